@@ -1,7 +1,7 @@
-"""The HTTP application: routes and error handlers, no logic of their own.
+"""The HTTP application: routes and error handlers, without logic.
 
-`build_app` is given the state it serves from; who binds the port, starts the engine and handles
-signals is entrypoints/server/run_server.py.
+`build_app` gets the state to serve from; entrypoints/server/run_server.py binds the port, starts
+the engine and handles signals.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`python -m atom.entrypoints.inspect_model`: what a model's config.json says, without its weights.
+"""`python -m atom.entrypoints.inspect_model`: prints a model's config.json, without its weights.
 
-What the operator's inspection Job runs, for a folder (of the image, or on a claim), a GGUF file,
-whose metadata are told as a config.json, a hub id and a bucket alike. The answer, the config packed
-to fit, is its last line of output and the pod's termination message. Exit codes: 0 found, 1 a
-fault that its one line explains.
+The operator's inspection Job runs this program, for a folder (of the image, or on a claim), a GGUF
+file, whose metadata are converted to a config.json, a hub id and a bucket alike. The answer, the
+config packed to fit, is its last line of output and the pod's termination message. Exit codes: 0
+found, 1 a fault that its one line explains.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Flags of the server's port: keys, TLS, the prefix behind a proxy, pages that may ask it.
+"""Flags of the server's port: keys, TLS, the prefix behind a proxy, pages that may call it.
 
-Argparse and values alone; what they do is entrypoints/http's.
+Argparse and values alone; entrypoints/http implements them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The engine process: `python -m atom.model_engine.core_main LEVEL`.
 
-Started by CoreProcesses only. The configuration, which says the rank, and an order, which says
-where clients and other cores are, come as JSON lines on standard input, which then stays open as a
-lifeline: when it closes, who started us is gone, and so is this process at once. A plain command
+Started by CoreProcesses only. The configuration, which has the rank, and an order, which has the
+addresses of clients and other cores, arrive as JSON lines on standard input, which then stays open
+as a lifeline: when it closes, the parent is gone, and this process ends at once. A plain command
 instead of `multiprocessing`: no pickle, and the caller's main module is not run again.
 """
 

@@ -1,4 +1,4 @@
-"""What a caller asks of the engine and what comes back: Request in, RequestOutput out.
+"""The engine's input and output: Request in, RequestOutput out.
 
 Torch-free values only. `Request` crosses the wire to an EngineCore; `RequestOutput` is what the
 output processor hands to HTTP handlers and to the offline API, one per engine step that produced

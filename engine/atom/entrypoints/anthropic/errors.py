@@ -1,9 +1,9 @@
 """Errors in Anthropic's shape, for clients of its API: {"type": "error", "error": {type, message},
 "request_id"}.
 
-`AnthropicErrors` lies around all that can refuse a request, and writes again what that says in
-OpenAI's shape: a key that is missing, a body that is too large, a path that is not there. A stream
-that has begun tells its error as an event (message_events.py).
+`AnthropicErrors` wraps every layer that can refuse a request, and converts errors in OpenAI's
+shape: a missing key, too large a body, an unknown path. A stream that has begun reports its error
+as an event (message_events.py).
 """
 
 from __future__ import annotations

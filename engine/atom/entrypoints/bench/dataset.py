@@ -1,6 +1,6 @@
-"""Choice of the requests that the flags ask for: their prompts, and who waits for whom.
+"""Choice of the requests that the flags ask for: their prompts, and which requests wait for others.
 
-Chooses among the datasets; what each makes is in its own module.
+Chooses among the datasets; each dataset has its own module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One streamed request of a benchmark as its client sees it: when tokens came, and what failed.
+"""One streamed request of a benchmark as its client sees it: when tokens arrived, and what failed.
 
 Speaks OpenAI's completions and chat, so any server of that API can be measured. Times by the
-caller's monotonic clock; faults are told in the result, never raised. Used by `atom bench serve`
-and benchmarks/served.py.
+caller's monotonic clock; faults are reported in the result, never raised. Used by `atom bench
+serve` and benchmarks/served.py.
 """
 
 from __future__ import annotations

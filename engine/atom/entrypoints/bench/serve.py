@@ -1,8 +1,8 @@
-"""`atom bench serve`: sends requests to a running server and measures what its clients feel.
+"""`atom bench serve`: sends requests to a running server and measures its clients' latencies.
 
-Requests come all at once, at a rate or at the times of a trace, and no more than so many are in
-flight. Several rates, or several such limits, are a sweep. Any server of OpenAI's API will do; what
-only its tokenizer knows is asked of `/tokenize` and `/detokenize`.
+Requests are sent all at once, at a rate or at the times of a trace, with a bounded number in
+flight. Several rates, or several such bounds, are a sweep. Any server of OpenAI's API will do; its
+`/tokenize` and `/detokenize` answer the questions that need the tokenizer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The flags of `atom bench serve`, and what follows from them. Names are those of `vllm bench
-serve` where it has one. Torch-free and light to import.
-"""
+"""The flags of `atom bench serve`, and the values derived from them. Names are those of `vllm bench
+serve` if it has one. Torch-free and light to import."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Routes of the page at / and its files, which are the same for everybody and hold nothing of what
-is asked or answered: the page asks the API for that, with the key that its user types.
+"""Routes of the page at / and its files, which are the same for everybody and contain no request or
+answer: the page asks the API for those, with the key that its user types.
 
-The page runs nothing but its own files and speaks to no other server: the policy in its headers has
-browsers keep to that. Not part of the API's document.
+The page runs only its own files and contacts no other server: the policy in its headers makes
+browsers enforce that. Not part of the API's document.
 """
 
 from __future__ import annotations

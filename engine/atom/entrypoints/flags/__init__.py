@@ -1,1 +1,1 @@
-"""The engine's command-line flags, and what is said of those that other engines have."""
+"""The engine's command-line flags, and the messages about other engines' flags."""

@@ -1,4 +1,4 @@
-"""A row of the table of other servers' flags: what their users type, and what becomes of it here.
+"""A row of the table of other servers' flags: what their users type, and its effect here.
 
 Knows no flag; `other_flags` and `refused_flags` have the rows, `flag_words` applies them to a line.
 """

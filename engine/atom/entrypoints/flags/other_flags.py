@@ -1,8 +1,8 @@
-"""What becomes of every flag of `vllm serve`, SGLang's launch_server and upstream ATOM here.
+"""The effect here of every flag of `vllm serve`, SGLang's launch_server and upstream ATOM.
 
-Three kinds of rows: other names of our own flags, flags that change nothing here and are taken, and
-flags that are refused with a remedy (`refused_flags`). The lists of those servers' flags lie with
-the tests, which hold this table against them.
+Three kinds of rows: aliases of our own flags, flags that are accepted and change nothing, and flags
+that are refused with a remedy (`refused_flags`). The tests hold the lists of those servers' flags,
+and compare this table with them.
 """
 
 from __future__ import annotations

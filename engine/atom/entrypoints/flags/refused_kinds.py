@@ -1,7 +1,6 @@
-"""Kinds of flags of other servers of which this one has nothing, each kind with one remedy.
+"""Kinds of other servers' flags that have no counterpart here, each kind with one remedy.
 
-Data alone, as `refused_flags`, which has the flags that people type most, with a remedy of their
-own.
+Data alone, as `refused_flags`, which has the most common flags, with a remedy for each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """/continue_request: another server of the model has an answer computed here, from its beginning or
-from where it is, and relays it; GET tells that server what it finds here.
+from any token on, and relays it; GET describes this server to it.
 
-Between servers of one version, in msgpack. The route is there only where the server has a secret
-(--handover-secret-file), and access.py lets only those call it that send the same one: whose a
-request is, and how it waits, is taken from them alone, within the public doors' bounds.
+Between servers of one version, in msgpack. The route exists only if the server has a secret
+(--handover-secret-file), and access.py admits only callers with the same one: the request's client
+and priority are taken from them alone, within the bounds of the public routes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""ClientIdentity: whose a request is, as one short text that tells no secret.
+"""ClientIdentity: a request's client, as one short text that reveals no secret.
 
-The engine shares its time out among clients, and compilations too, so a sender must not become
-many clients by writing something new into each request. What counts, first to last: a header that
-a gateway in front sets (only if the operator names it); the key, where the server has several and
-checks them; else the peer's address. A key that is not checked is anybody's word: it tells clients
-of one address apart, and no more. Knows nothing of queues; called by the routes that generate.
+The engine divides its time among clients, and compilations too, so a sender must not become many
+clients by writing something new into each request. In this order, the client is a header that a
+gateway in front sets (only if the operator names it); the key, if the server has several and checks
+them; else the peer's address. A key that is not checked is unproven: it only tells clients of one
+address apart. Knows nothing of queues; called by the routes that generate.
 """
 
 from __future__ import annotations

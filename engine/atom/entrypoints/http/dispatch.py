@@ -1,9 +1,9 @@
 """The whole HTTP application: requests that generate go straight to their endpoints, every other to
 FastAPI, all of them through the same layers.
 
-FastAPI's and Starlette's own layers and routing cost a generating request more than parsing it
-does, and give it nothing: bodies are read, errors shaped and answers sent by code of ours. What the
-document says of these routes comes from FastAPI all the same (generation.py).
+FastAPI's and Starlette's own layers and routing cost a generating request more than its parsing,
+without any benefit: our code reads bodies, shapes errors and sends answers. The API document still
+takes its description of these routes from FastAPI (generation.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """OpenResponse: the response under way on one connection, sent piece by piece.
 
-An ASGI server takes every piece as a message through a coroutine, and tells that the client has
-left only to a task that waits for it. For a token that is most of what sending costs, so our
-own protocol (http_protocol.py) offers the same without either: it writes what uvicorn's cycle would
-write, when that cycle would write it at once, and says so when it would not. Found by handlers in
-the scope's state, where there is our protocol; everything works without it.
+An ASGI server takes every piece as a message through a coroutine, and reports that the client has
+left only to a task that waits for it. For a token that is most of the cost of sending, so our own
+protocol (http_protocol.py) offers the same without either: it writes the bytes that uvicorn's cycle
+would write, if that cycle would write them at once, and otherwise declines. Handlers find it in the
+scope's state under our protocol; everything works without it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Headers that every answer has: X-Request-Id, X-Ignored-Fields where fields of the request are
-unknown, and Connection: close once the server is ending.
+"""Headers of every answer: X-Request-Id, X-Ignored-Fields if fields of the request are unknown, and
+Connection: close once the server is ending.
 
-The id is the caller's name of the request, or a new one if it gave none; one that could not stand
-in a header or a log line as it is gets replaced, not refused. A client that keeps its connection
-would go on asking a server that takes nothing any more; a new one reaches a server that does.
-Pure ASGI.
+The id is the caller's name of the request, or a new one if it gave none; an id that does not fit a
+header or a log line is replaced, not refused. A client that keeps its connection would continue to
+ask a server that no longer takes requests; a new connection reaches a server that does. Pure ASGI.
 """
 
 from __future__ import annotations

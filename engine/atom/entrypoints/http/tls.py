@@ -1,6 +1,6 @@
-"""TLS of the server's port: which files, and whether they can be used, before anything is loaded.
+"""TLS of the server's port: the files, checked before anything is loaded.
 
-Who terminates TLS in front of many replicas is a gateway; this is for a server that stands alone.
+In front of many replicas a gateway terminates TLS; this is for a server without one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How many values a large body may have, counted before anything is made of them.
+"""The number of values in a large body, counted before it is parsed.
 
-Parsing holds up every other request, and what it costs is the values, not the bytes: a long text is
-nothing, two million empty lists are a second, wherever they stand and whether or not they are
-wanted. Prompts as token ids are the one honest use of many values, and numbers are cheap. Called by
+Parsing delays every other request, and its cost is the values, not the bytes: a long text costs
+almost nothing, two million empty lists cost a second, at any place and even in unknown fields.
+Prompts as token ids are the one honest use of many values, and numbers are cheap. Called by
 body.py; small bodies cannot have many.
 """
 

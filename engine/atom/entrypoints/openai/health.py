@@ -1,11 +1,10 @@
-"""/health, /ready, /startup, /live, /load, /version, /server_info: what Kubernetes and others ask.
+"""/health, /ready, /startup, /live, /load, /version, /server_info: probes and server information.
 
 /health, or /ready, or SageMaker's /ping, is about serving (a readiness probe): 200 only while
 requests are taken, else 503 with the reason. /startup (a startup probe) also answers 200 when the
-start has nearly spent its budget and still moves; from then on it is for /live to end one that
-stalls. /live is about the process (a liveness probe): 503 only when it cannot recover by itself,
-such as when a rank of the engine has computed nothing for --stall-seconds. Load balancers may ask
-by HEAD.
+start has nearly spent its budget and still progresses; from then on /live ends a start that stalls.
+/live is about the process (a liveness probe): 503 only if it cannot recover by itself, such as when
+a rank of the engine has computed nothing for --stall-seconds. Load balancers may ask by HEAD.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""How long a chat's answer may reason, by whichever field a client says it, and how templates are
-told whether to reason at all.
+"""How long a chat's answer may reason, by any of the fields for it, and the template's switch for
+reasoning.
 
     thinking_token_budget: 512        vLLM; also llama.cpp's and DashScope's names of it
     thinking: {"type": "enabled", "budget_tokens": 512}, or {"type": "disabled"}

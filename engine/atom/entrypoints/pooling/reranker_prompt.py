@@ -1,7 +1,7 @@
 """The prompt by which a generating model judges a document: Qwen3-Reranker's, from its model card.
 
-What it says next, yes or no, is the score. The prompt ends behind an empty thought, as these models
-were trained.
+The score is the model's next token, yes or no. The prompt ends after an empty thought, as these
+models were trained.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A body's fields held against the table, at every depth: refused ones, and unknown ones.
+"""A body's fields checked against the table, at every depth: refused ones, and unknown ones.
 
-A name that is one slip away from that of a field is refused, since the field would have changed the
-answer; others are passed over, and told to the client. Of what is passed over nothing is made,
-however much it is. Called by body.py for bodies whose shapes are right.
+A name that is one typo away from a field's is refused, since that field would have changed the
+answer; other unknown names are ignored, and reported to the client. No object is built for an
+ignored value, however large it is. Called by body.py for bodies whose shapes are right.
 """
 
 from __future__ import annotations

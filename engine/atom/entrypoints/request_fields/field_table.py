@@ -1,8 +1,7 @@
-"""What this server does with every request field of OpenAI, vLLM, SGLang and llama.cpp.
+"""The effect here of every request field of OpenAI, vLLM, SGLang and llama.cpp.
 
-Rows are data; a field within a refused one has its verdict. Which of the four has a field is not
-said here: their lists lie with the tests, which hold this table against them, and the reference of
-the documentation is written from both.
+Rows are data; a field within a refused one has its verdict. The tests hold the lists of each
+server's fields and compare this table with them; the reference pages are generated from both.
 """
 
 from __future__ import annotations

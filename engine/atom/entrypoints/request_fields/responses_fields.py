@@ -1,6 +1,7 @@
 """Request fields of /v1/responses and of its count of input tokens.
 
-What stands in items and tools is not said here: each has a type, and `responses` reads it by that.
+The contents of items and tools are not listed here: each has a type, and `responses` parses it by
+that.
 """
 
 from __future__ import annotations

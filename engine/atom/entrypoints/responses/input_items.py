@@ -1,11 +1,11 @@
 """A conversation's items to a chat's messages.
 
-What an answer consists of (reasoning, text, calls) are items of their own here, and one message in
-a chat: neighbours become one again, so that the template shows an answer as it was generated and
-the prefix cache has it. System messages at the beginning, with the instructions before them, are
-one too, because templates have one place for them. Images, files and items of tools that only
-OpenAI runs are refused by name; an image or file that a tool gave back is told in words. Pure; the
-items are checked one by one, by their types.
+The parts of an answer (reasoning, text, calls) are separate items here, and one message in a chat:
+neighbours are merged again, so that the template shows an answer as it was generated and the prefix
+cache has it. System messages at the beginning are merged with the instructions before them, because
+templates have one place for them. Images, files and items of tools that only OpenAI runs are
+refused by name; an image or file in a tool's result is described in words. Pure; the items are
+checked one by one, by their types.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What clients may send to /v1/responses: the request model, with every bound on its size.
+"""The request schema of /v1/responses, with every bound on its size.
 
-Items, tools and choices among tools are plain values here, since each has a type that says its
-shape: `input_items` and `tools` read them, and name the place of what is wrong. What becomes of
-fields that are not declared is in the table of `request_fields`. Parsing only.
+Items, tools and choices among tools are plain values here, since each has a type that defines its
+shape: `input_items` and `tools` read them, and name the place of an error. The table of
+`request_fields` states the effect of undeclared fields. Parsing only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`encrypted_content` of a reasoning item: how a client that stores nothing here hands reasoning
-back.
+"""`encrypted_content` of a reasoning item: how a client that stores nothing here returns reasoning.
 
-It holds the reasoning's own text, in base64 behind a mark: its reader can read it, as the text
-beside it. What other servers encrypted is no text to us, and is passed over.
+It holds the reasoning's own text, in base64 after a mark: its reader can decode it, as it can read
+the text beside it. Other servers' encrypted content is unreadable here, and ignored.
 """
 
 from __future__ import annotations

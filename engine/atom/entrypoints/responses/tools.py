@@ -1,13 +1,13 @@
-"""Tools as /v1/responses has them, to the functions that a chat may call, and back.
+"""Tools of /v1/responses to the functions that a chat may call, and back.
 
     function            as it is
-    custom              a function of one text, `input`; its grammar is told, and a regex kept to
-    namespace           each of its tools by its name, where another has the same as
-                        `namespace__name`; the answer names both again
-    any other type      passed over: this server runs no tools, and has nothing to do it with
+    custom              a function of one text, `input`; its grammar is described, a regex enforced
+    namespace           each of its tools by its name, or as `namespace__name` if another has the
+                        same; the answer names both again
+    any other type      ignored: this server runs no tools
 
-A type that is passed over is told to the client beside unknown fields, and refused where a choice
-forces it. Shapes and names alone: how a call is written is answer_parsing's business.
+An ignored type is reported to the client with the unknown fields, and refused if a choice forces
+it. Shapes and names alone: answer_parsing defines how a call is written.
 """
 
 from __future__ import annotations

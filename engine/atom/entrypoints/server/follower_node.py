@@ -1,12 +1,13 @@
 """A node that serves nothing: `atom serve --nnodes N --node-rank R`, R from 1.
 
 Owns the process that computes for the first node, as a server owns its engine processes. A signal
-ends it while it waits for the first node; later that one ends it, when it has finished what it has
-begun. A second signal ends it at once.
+ends it while it waits for the first node; later the first node ends it, after its running work. A
+second signal ends it at once.
 
-Where a supervisor starts ended containers again, ATOM_JOIN_ONCE names a file that only this place
-sees: who finds it was here before. Its group has ended, the next one will find the first node at
-the same address, and has a place of its own for each node: so it joins none, and waits to be ended.
+If a supervisor restarts ended containers, ATOM_JOIN_ONCE names a file that only this place sees: a
+process that finds the file runs in a restarted container. Its group has ended, and the next group,
+which uses the same address for its first node, has a separate place for each node: so the process
+joins none, and waits to be ended.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the owner of several HTTP processes tells them, as one JSON line each on standard input; and
-the two words that they say, on standard output."""
+"""Messages from the owner of several HTTP processes to them, one JSON line each on standard input;
+and their two replies, on standard output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ServerOptions: what the server's own flags say, as a value that can travel to its processes."""
+"""ServerOptions: the values of the server's own flags, in a form that can travel to its
+processes."""
 
 from __future__ import annotations
 

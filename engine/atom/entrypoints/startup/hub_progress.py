@@ -1,8 +1,8 @@
-"""Tell how far the server's own download of a model is, measured on the disk meanwhile.
+"""Progress of the server's own download of a model, measured on the disk meanwhile.
 
-The download itself says nothing that /health could show, and is the longest part of a first start:
-a pod that moves must be told from one that is stuck. Only tells; faults of the hub are left to the
-download, which explains them. Called by OwnEngine while it opens the model.
+The download itself reports no progress that /health could show, and is the longest part of a first
+start: a pod that progresses must be told from one that is stuck. Only reports; the download
+explains faults of the hub. Called by OwnEngine while it opens the model.
 """
 
 from __future__ import annotations

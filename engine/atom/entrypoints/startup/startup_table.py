@@ -1,5 +1,5 @@
-"""The table a server prints once when it is ready: what it serves, on what, how much of it, and
-what to do next.
+"""The table that a server prints once when it is ready: model, device, capacity, and the next
+steps.
 
 `startup_rows` and `next_steps` are pure; printing is one call around them.
 """

@@ -1,7 +1,7 @@
 """/v1/chat/completions/render and /v1/completions/render: the prompts of a request, not answered.
 
-A router that schedules by prefixes tokenises here what a server would read. What confines an
-answer to a call of a tool is not part of a prompt and is not told.
+A router that schedules by prefixes tokenizes a request here as a server would. A constraint of the
+answer to a call of a tool is not part of a prompt and is not shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TracedRequests: a span around every request that generates, from its head to its last byte.
 
-A layer of the HTTP application, there only where spans are on. The caller's context comes in by
-the headers of W3C Trace Context; what the engine tells goes to the span by `CURRENT_TRACE`.
+A layer of the HTTP application, present only if spans are on. The caller's context arrives in the
+headers of W3C Trace Context; the engine reports to the span through `CURRENT_TRACE`.
 """
 
 from __future__ import annotations

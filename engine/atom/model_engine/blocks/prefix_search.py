@@ -1,8 +1,8 @@
-"""PrefixSearch: the longest cached prefix for groups of layers that see differently far.
+"""PrefixSearch: the longest cached prefix for groups of layers with different windows.
 
-A group that sees everything needs every block of the prefix, one with a window only those that the
-token behind it sees. Each block's hash is looked up at most once per group. Reads the pool and
-changes nothing; called by BlockManager where there is more than one group of full attention.
+A group that sees everything needs every block of the prefix, one with a window only the blocks that
+the next token sees. Each block's hash is looked up at most once per group. Reads the pool and
+changes nothing; called by BlockManager if there is more than one group of full attention.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Admission: whether the server takes more requests now; if not, why, and with which status.
 
-Two reasons to refuse: the engine does not serve (EngineLifecycle says why; 503), or too many
+Two reasons to refuse: the engine does not serve (EngineLifecycle has the reason; 503), or too many
 requests wait for their first token already (`--max-waiting-requests`; 429). One client's requests
-that fill this bound leave others room beyond it. What a request itself says is checked by the input
-processor, and its blocks and slot are the scheduler's. Called by AsyncLLMEngine before a prompt is
-tokenised and again behind it.
+that fill this bound leave others room beyond it. The input processor checks the request's content,
+and the scheduler its blocks and slot. Called by AsyncLLMEngine before a prompt is tokenized and
+again after it.
 """
 
 from __future__ import annotations

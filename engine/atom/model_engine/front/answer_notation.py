@@ -1,7 +1,7 @@
-"""How a model writes its answers, and its chat template told to write calls likewise.
+"""How a model writes its answers, and its chat template instructed to write calls in the same way.
 
-The template's renderings tell the family; where the template has no place for calls or for tools,
-the family's notation tells the template what to write. Called once, at start.
+The template's renderings reveal the family; if the template has no place for calls or for tools,
+the family's notation supplies them. Called once, at start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""AnswerSoFar: what has to be asked, and of what, so that an answer goes on elsewhere.
+"""AnswerSoFar: the state of an open answer, from which another engine can continue it.
 
-Every draw is a function of seed, position and logits, so an answer that goes on behind its tokens
-is the answer that would have come. Kept per open request where there is another place to go on;
+Every draw is a function of seed, position and logits, so an answer that continues after its tokens
+is the answer that would have followed. Stored per open request if another place can continue it;
 prompts as packed integers, since they may be long and many.
 """
 

@@ -1,8 +1,8 @@
-"""CacheSalts: whose prompts may spare each other's computing.
+"""CacheSalts: the clients whose prompts may reuse each other's cached blocks.
 
-Cached prompts tell by the time that they take, and by `cached_tokens`, what others have asked. So
-the prompts of a client that a key, or a gateway's header, names share cached blocks with that
-client's own alone, where a server has several keys. Pure; owned by AsyncLLMEngine.
+Response times and `cached_tokens` reveal that a prompt is cached, and so what others have asked. So
+if a server has several keys, the prompts of a client that a key, or a gateway's header, names share
+cached blocks with that client's own alone. Pure; owned by AsyncLLMEngine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CoreEventHop: what the core tells on its own thread, brought to the event loop in order.
+"""CoreEventHop: brings the core's events from its thread to the event loop, in order.
 
-One hop per event; the handler gets at once what has come meanwhile. Owned by
-AsyncLLMEngine; knows nothing of what events say.
+One hop per event; the handler gets all events that have accumulated at once. Owned by
+AsyncLLMEngine; knows nothing of the events' content.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stop strings found in text that arrives in pieces, with nothing of them let through.
+"""Stop strings found in text that arrives in pieces, without passing any part of them on.
 
 A matcher per request. It follows, character by character, how much of each stop string the text
 ends with (Knuth, Morris and Pratt's automaton: constant work per character and stop string), and
 holds back exactly the text that may still become a stop string. Knows nothing of tokens.
-`SpokenStops` looks for them in the text for the user alone, where an answer may reason.
+`SpokenStops` looks for them in the text for the user alone, if an answer may reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""UtilityCalls: what was asked of the engine cores and has not been answered yet.
+"""UtilityCalls: calls of the engine cores that have not been answered yet.
 
-Belongs to one event loop; knows neither what is asked nor how it travels. Owned by AsyncLLMEngine.
+Belongs to one event loop; knows neither their content nor their transport. Owned by AsyncLLMEngine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Other weights for the model that is served: what may take their place, and by which name.
+"""New weights for the served model: which ones may replace the present ones, and their version.
 
-Torch-free: what can be told by a checkpoint's JSON files is told here, before an engine process
-hears of it; its tensors are matched there. A version is a digest of samples of the files, the same
-for the same files wherever they are, or a name that the caller gives.
+Torch-free: checks on a checkpoint's JSON files are made here, before an engine process is involved;
+its tensors are matched there. A version is a digest of samples of the files, equal for equal files
+wherever they are, or a name that the caller gives.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""KV events: what a router is told of the blocks that this engine has cached."""
+"""KV events: reports to routers of the blocks that this engine has cached."""

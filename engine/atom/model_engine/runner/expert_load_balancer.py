@@ -1,8 +1,8 @@
-"""ExpertLoadBalancer: looks now and then at which experts are chosen, and places them anew.
+"""ExpertLoadBalancer: measures periodically which experts are chosen, and places them again.
 
-Ranks that share experts number their steps alike, so each knows without a word when all look: in
-front of the same step, with nothing of a layer in flight. What tokens are does not change, only
-where they are computed.
+Ranks that share experts number their steps alike, so each knows without a message when all look:
+before the same step, with no layer in flight. The tokens do not change, only the ranks that compute
+them.
 """
 
 from __future__ import annotations

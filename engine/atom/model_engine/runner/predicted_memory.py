@@ -1,8 +1,8 @@
-"""PredictedMemory: what a model will take of a device, known before a weight is read.
+"""PredictedMemory: the device memory of a model, estimated before a weight is read.
 
-Sums of what atom.sizing knows of the model and of its draft model, as this rank holds them. Asked
-by the model runner, which refuses a start that cannot fit, and plans the KV cache with what it
-measures later in their place.
+Sums from atom.sizing of the model and of its draft model, as this rank holds them. Asked by the
+model runner, which refuses a start that cannot fit, and later plans the KV cache with measured
+numbers instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""VerifyRows: a step's rows with a row for every token of a decode, those ahead included.
+"""VerifyRows: a step's rows with a row for every token of a decode, drafts included.
 
-To verify d proposed tokens is to decode 1 + d of one slot at once: keys and values of all are
-written before any query reads, and each sees what stands before it. So verification needs no kernel
-of its own. Pure; made by the runner of a batch and of how many tokens ahead there are.
+Verifying d proposed tokens is decoding 1 + d of one slot at once: keys and values of all are
+written before any query reads, and each sees its predecessors. So verification needs no kernel of
+its own. Pure; the runner builds it from a batch and the numbers of drafts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""BatchBuilder: what a step's rows are and what has changed since the last one, as ScheduledBatch.
+"""BatchBuilder: builds a ScheduledBatch from a step's rows and the changes since the last one.
 
-It keeps what the runner has not been told yet — rows that entered, blocks that were appended — and
-forgets it for a row that leaves first. Decides nothing: who computes how much is Scheduler's word.
-Building a batch also advances its rows in the table, since from then on it counts as computed.
+It stores the changes that the runner has not received yet (rows that entered, blocks that were
+appended) and drops those of a row that leaves first. Decides nothing: Scheduler decides which row
+computes how much. Building a batch also advances its rows in the table, since from then on it
+counts as computed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PromptDelay: prefill_first may hold prompts back for a while, to compute more of them at once.
 
 The option is scheduler_delay_factor (docs/guides/scheduling.md): a prompt may begin once the oldest
-has waited longer than that many times what the last prompts took, from the decision to compute them
-until the next one that knows their tokens (so it is the same with the host a step behind). No
-prompt waits while nothing runs. Used by Scheduler.
+has waited longer than that many times the duration of the last prompts, measured from the decision
+to compute them until the next decision that knows their tokens (so it is the same with the host a
+step behind). No prompt waits while no row runs. Used by Scheduler.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""StateSaves: when a row's state is copied to a checkpoint, and from which one a row goes on.
+"""StateSaves: when a row's state is copied to a checkpoint, and from which one a row continues.
 
-A state is copied behind the step that computes a row up to a multiple of the interval, so chunks of
-prompts end there. It is kept, to be found, once that step has been taken in and its blocks are
-shareable; a row that ended meanwhile gives its place back. Between the row table, BatchBuilder and
-BlockManager; used by Scheduler where layers keep states and prefixes are cached.
+A state is copied after the step that computes a row up to a multiple of the interval, so chunks of
+prompts end there. It becomes findable once that step has been updated and its blocks are shareable;
+a row that ended meanwhile frees its checkpoint. Between the row table, BatchBuilder and
+BlockManager; used by Scheduler if layers keep states and prefixes are cached.
 """
 
 from __future__ import annotations

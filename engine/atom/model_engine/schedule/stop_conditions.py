@@ -1,9 +1,9 @@
-"""StopConditions: which rows end with the token they just got, and what ended them.
+"""StopConditions: which rows end with the token they just got, and for which reason.
 
 The order of the reasons (docs/guides/scheduling.md, What ends an answer): the model's end tokens,
-then the request's own stop tokens, then its length. Stop strings are text and matched where text is
-made. Columns of the row table decide for all rows at once; only rows with stop tokens of their own
-are looked at one by one. Used by Scheduler only.
+then the request's own stop tokens, then its length. Stop strings are matched where text is made.
+Columns of the row table decide for all rows at once; only rows with stop tokens are checked one by
+one. Used by Scheduler only.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""WaitingQueue: the one order in which requests are served, and who is next in it.
+"""WaitingQueue: the one order in which requests are served, and the next one in it.
 
 A request is due at its arrival plus a second for every step of its priority (lower is sooner, 0 the
-default), and who is due first goes first. Waiting so counts against priority: a request is only
-ever overtaken by ones that arrive within the difference of their priorities in seconds, and none
-starves however many urgent ones come. Equal priorities are first come, first served. The order
-holds for a request's whole life: preempted ones return to their place. Used by Scheduler only;
-reads no clock.
+default), and the request that is due first is served first. Waiting so counts against priority: a
+request is only ever overtaken by ones that arrive within the difference of their priorities in
+seconds, and none starves however many urgent ones arrive. Equal priorities are first come, first
+served. The order holds for a request's whole life: preempted ones return to their place. Used by
+Scheduler only; reads no clock.
 """
 
 from __future__ import annotations

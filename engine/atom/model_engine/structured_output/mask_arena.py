@@ -1,8 +1,8 @@
 """MaskArena: the memory that matcher processes write masks to and the engine core reads them from.
 
 One row of bits per guided sequence, in anonymous memory that the compile server's children share by
-its descriptor: pages that no sequence has used yet cost nothing. Owned by MatcherPool; who writes
-to a slot and when it is free again is its word.
+its descriptor: pages that no sequence has used yet cost nothing. Owned by MatcherPool, which
+decides who writes to a slot and when it is free again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the engine core and a matcher process say to each other, after the process was told its
-grammar (compile_messages.FollowOrder).
+"""Messages between the engine core and a matcher process, after the process received its grammar
+(compile_messages.FollowOrder).
 
-One MatcherJobs per step goes out, and a list of RowReply comes back, perhaps in parts: what is done
-is told within milliseconds, so that one slow row hides no other.
+One MatcherJobs per step is sent, and a list of RowReply returns, perhaps in parts: finished rows
+are reported within milliseconds, so that one slow row delays no other.
 """
 
 from __future__ import annotations

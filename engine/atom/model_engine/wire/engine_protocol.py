@@ -1,14 +1,14 @@
 """Every message between CoreManager and EngineCore, and how it is framed.
 
 A message is two frames: one byte of `EngineCoreRequestType`, then a msgspec body of the type that
-`BODY_TYPES` names for it (nothing else is ever decoded: no pickle). What a core sends has the
-identity of its rank in front, as a ROUTER puts it there too. Per-step tokens travel as packed
+`BODY_TYPES` names for it (nothing else is ever decoded: no pickle). A core's messages begin with
+the identity of its rank, as a ROUTER puts it there too. Per-step tokens travel as packed
 little-endian integers so that a step costs one message however many rows it has.
 
-A process that reaches these sockets is this user's (they lie in a folder of mode 0700) and is
-trusted to mean what it says; it is not trusted to be without faults. A message that is too large,
-of an unknown type or not of its type's shape is a ValueError here: the reader logs it and goes on.
-Torch-free. The byte values are the wire's: a message type keeps its own.
+A process that reaches these sockets is this user's (they are in a folder of mode 0700) and is
+trusted not to be hostile; it is not trusted to be without faults. A message that is too large, of
+an unknown type or not of its type's shape is a ValueError here: the reader logs it and continues.
+Torch-free. The byte values are fixed: a message type keeps its own.
 """
 
 from __future__ import annotations

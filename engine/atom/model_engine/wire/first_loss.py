@@ -1,7 +1,7 @@
-"""FirstLoss: why a group of ranks cannot go on, told once.
+"""FirstLoss: why a group of ranks cannot continue, reported once.
 
-The end of one rank makes the others fail too, each in its own words, so only the first that is
-heard of is the reason. Told from any thread; whatever watches a part of the group has the same one.
+The end of one rank makes the others fail too, each with another message, so only the first report
+is the reason. Any thread may report; all watchers of a group share one.
 """
 
 from __future__ import annotations

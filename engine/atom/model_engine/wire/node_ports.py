@@ -1,9 +1,9 @@
-"""Where clients listen to cores of other nodes: on ports of the kernel's choice, told in the order.
+"""Ports on which clients listen to cores of other nodes: chosen by the kernel, sent in the order.
 
-The same two sockets as on their own machine, over TCP. ZMQ repairs a connection in silence, and
-what was on its way is lost: so no limit of ours ends one before the group has ended (NodeLink's are
-shorter), and one that ends all the same ends its core (CoreSockets). A process that reaches a port
-is believed, as by the store.
+The same two sockets as on their own machine, over TCP. ZMQ reconnects silently, and loses the
+messages under way: so no time limit of ours ends a connection before the group has ended
+(NodeLink's are shorter), and a connection that ends all the same ends its core (CoreSockets). A
+process that reaches a port is trusted, as by the store.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """DPTokenCounts: the all-gather of the ranks' token counts before a step that they compute
 together.
 
-Each data-parallel rank sends one count for each step, how many tokens it has for it, while the step
-before is still computed; with every rank's count each knows what the others know, and all pad
-alike. A rank that has nothing stays silent, and sleeps, until another's count calls it: then it
-sends 0 and runs a dummy batch. So there is no step without tokens, nothing to agree on at the end
-of work, and no message but these. Pure: the counts travel by wire/peer_mesh.py.
+Each data-parallel rank sends one count for each step, its number of tokens, while the previous step
+is still computed; with every rank's count each has the same knowledge, and all pad alike. An idle
+rank stays silent, and sleeps, until another's count wakes it: then it sends 0 and runs a dummy
+batch. So there is no step without tokens, nothing to agree on at the end of work, and no other
+message. Pure: the counts travel by wire/peer_mesh.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FurtherNode: what a node that serves nothing has in common, whatever it runs (node_main.py)."""
+"""FurtherNode: the common part of nodes that serve nothing, whatever they run (node_main.py)."""
 
 from __future__ import annotations
 

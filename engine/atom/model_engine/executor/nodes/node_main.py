@@ -1,10 +1,9 @@
 """A further node's process: `python -m atom.model_engine.executor.nodes.node_main LEVEL`.
 
 Started by follower_node.py only, with the configuration as a JSON line on standard input, which
-then stays open as a lifeline. It finds the first node and runs the ranks of this one as that says:
-of a copy of the model (ranks_node.py), or engine cores that share experts (cores_node.py). It ends
-when the first node does, or when one of its ranks has ended, which it says there before it goes.
-Knows no torch.
+then stays open as a lifeline. It finds the first node and runs the ranks that the node orders: of a
+copy of the model (ranks_node.py), or engine cores that share experts (cores_node.py). It ends when
+the first node does, or when one of its ranks has ended, which it reports first. Knows no torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """TensorParallelExecutor: a model that several processes share, each with its part and its device.
 
-Rank 0's runner is in the engine core's own process: what it collects crosses no process, and a step
-is sent to the others before it runs here, so that none of them is later than a wake-up. The others
-are `rank_main` in processes of their own, on this node or on others (other_nodes.py). There is one
+Rank 0's runner is in the engine core's own process: its results cross no process, and a step is
+sent to the others before it runs here, so that none of them is later than a wake-up. The others run
+`rank_main` in separate processes, on this node or on others (other_nodes.py). There is one
 scheduler and one set of books, the core's.
 """
 

@@ -1,10 +1,10 @@
 """A follower's process: `python -m atom.model_engine.executor.tensor_parallel.rank_main LEVEL`.
 
-Started by RankProcesses only. Configuration and order come as two JSON lines on standard input,
+Started by RankProcesses only. Configuration and order arrive as two JSON lines on standard input,
 which then stays open as a lifeline. It loads its part of the model and runs every step that the
-leader runs, with slots, tables and columns of its own, which the steps keep equal to the leader's;
-the tokens that it draws are the same, and only the leader's are told to anyone. Its standard output
-is for its last words; whatever prints goes to standard error.
+leader runs, with its own slots, tables and columns, which the steps keep equal to the leader's; it
+draws the same tokens, and only the leader's are reported. Its standard output is for its last
+message; everything else is printed to standard error.
 """
 
 from __future__ import annotations

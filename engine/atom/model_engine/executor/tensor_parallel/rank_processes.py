@@ -1,8 +1,8 @@
-"""RankProcesses: the processes of this node's ranks that follow, as children of the caller's.
+"""RankProcesses: the processes of this node's following ranks, as children of the caller's.
 
 Each is `python -m` of the module rank_main beside this one, and cannot outlive its parent
-(child_process and parent_watch). When one ends before it was told to, that is told by its name and
-with its reason, from a thread of ours: the core may be waiting for it on a device just then.
+(child_process and parent_watch). A thread reports an unexpected end by the rank's name, with its
+reason: the core may be waiting for the rank on a device just then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Steps as bytes, for the ranks that follow: arrays one behind the other, as they are.
+"""Steps as bytes, for the ranks that follow: arrays one after the other, unchanged.
 
-A head of whole numbers says how long each array is; what a decode step says grows with its rows
-alone. Sampling parameters of rows that enter, which are few, are msgpack. Never pickle.
+A head of whole numbers holds the length of each array; a decode step grows with its rows alone.
+Sampling parameters of rows that enter, which are few, are msgpack. Never pickle.
 """
 
 from __future__ import annotations

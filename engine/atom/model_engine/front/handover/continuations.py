@@ -1,8 +1,7 @@
-"""Continuations: answers that go on elsewhere when what computed them is gone.
+"""Continuations: answers that continue elsewhere when their engine is gone.
 
-What is asked for again is the rest of each answer, under a new number, so that late tokens of the
-old place reach no client. Who is asked is the caller's business. Both engines own one; it belongs
-to their thread.
+The rest of each answer is requested under a new number, so that late tokens of the old place reach
+no client. The caller chooses the engine to ask. Both engines own one; it belongs to their thread.
 """
 
 from __future__ import annotations

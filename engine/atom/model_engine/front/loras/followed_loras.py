@@ -1,9 +1,9 @@
 """FollowedLoras: the adapters that `--lora-modules-file` names, loaded and unloaded as it changes.
 
-Level-based: each turn compares what stands in the file with what is served, whatever happened
-before. An adapter that cannot be served is told of in the engine's words and tried again, ever more
-rarely; the others and the model are served meanwhile. Run by HttpProcess; the file is read as a
-mounted ConfigMap is, which changes as a whole.
+Level-based: each turn compares the file with the served adapters, whatever happened before. An
+adapter that cannot be served is reported in the engine's words and retried, ever more rarely; the
+others and the model are served meanwhile. Run by HttpProcess; the file is read as a mounted
+ConfigMap is, which changes as a whole.
 """
 
 from __future__ import annotations

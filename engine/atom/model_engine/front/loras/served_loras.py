@@ -1,7 +1,7 @@
 """ServedLoras: the adapters by the names that requests use, as the server's half knows them.
 
-Torch-free and without I/O: which adapters there are is decided here and told to every engine core,
-which reads them. A name may be given anew; the number that goes with it never is.
+Torch-free and without I/O: the list of adapters is decided here and sent to every engine core,
+which reads them. A name may be reused; its number never is.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Steps captured once and replayed: their memory, their sizes, and what the host tells them."""
+"""Steps captured once and replayed: their memory, their sizes, and the host's messages to them."""

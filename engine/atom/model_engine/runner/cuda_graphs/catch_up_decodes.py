@@ -1,7 +1,7 @@
-"""CatchUpDecodes: tells a proposer what a step of decodes computed, from the slots alone.
+"""CatchUpDecodes: gives a proposer the inputs of a decode step, from the slots alone.
 
-They stand behind the step's tokens by then, so that its inputs are made again from them: this is
-how a draft model catches up with steps that graphs replay, and it is captured, too. Owned by
+The slots are past the step's tokens by then, so its inputs are rebuilt from them: a draft model
+catches up in this way with steps that graphs replay, and the catch-up is captured, too. Owned by
 SpeculativeStepRunner.
 """
 

@@ -1,7 +1,7 @@
 """StepStage: the memory that a captured step with prompts reads its inputs from.
 
-The host fills it by one copy before each replay. A bucket is larger than most steps: behind the
-step's decodes and behind its prompts is padding, tokens that no row has and rows without tokens,
+The host fills it by one copy before each replay. A bucket is larger than most steps: the step's
+decodes and its prompts are followed by padding, tokens that no row has and rows without tokens,
 which change no slot and no cache.
 """
 

@@ -1,9 +1,9 @@
-"""HostWeights: a model's weights in the host's memory while the device's belongs to others.
+"""HostWeights: a model's weights in the host's memory while the device's memory serves others.
 
-Storages are emptied and filled again, so that whatever is a view of one stays so; where they lie in
-a pool whose memory can be given back, they keep their addresses, too. The copies are kept when the
-weights are back: weights do not change, so the next time nothing is copied. Pinning memory takes
-longer than copying: it begins on a thread of its own, while the model is read.
+Storages are emptied and refilled, so that views of them stay valid; in a pool whose memory can be
+released, they keep their addresses, too. The copies are kept when the weights are back: weights do
+not change, so the next time nothing is copied. Pinning memory takes longer than copying: it begins
+on a separate thread, while the model is read.
 """
 
 from __future__ import annotations

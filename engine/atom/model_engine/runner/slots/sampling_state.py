@@ -1,7 +1,7 @@
-"""SamplingState: how each slot's tokens are chosen, and what one step's sampling needs of it.
+"""SamplingState: how each slot's tokens are chosen, and the inputs of one step's sampling.
 
-Every slot's parameters are columns (slot_columns.py). Most rows need no more than a temperature and
-a seed, which the device has per slot; rows that want more are named to the sampler one by one
+Every slot's parameters are columns (slot_columns.py). Most rows need only a temperature and a seed,
+which the device has per slot; rows that need more are listed for the sampler one by one
 (`ShapedRows`), so that the others pay nothing for them. Owned by StepRunner.
 """
 

@@ -1,8 +1,9 @@
-"""TokenBans: the tokens that rows must not choose, or should choose more or less.
+"""TokenBans: the tokens that rows must not choose, or should choose more or less often.
 
 allowed_token_ids, logit_bias and bad words of one token become one row of additions to the logits;
-min_tokens forbids what would end the sequence while the host, which counts exactly even a step
-behind, says so; longer bad words are listed for the device to compare with what was said.
+min_tokens forbids the tokens that would end the sequence while the host's count, which is exact
+even a step late, requires it; longer bad words are listed for the device to compare with the
+answer's last tokens.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""SpeculativeStepRunner: a StepRunner whose decodes carry drafts, and get every one that holds.
+"""SpeculativeStepRunner: a StepRunner whose decodes carry drafts, and get every accepted one.
 
-Drafts are made before the layers and verified behind them: each of a row's 1 + d tokens is drawn as
-it would be alone, with its own noise and every control, and the row gets what it drew up to the
-first that was not the draft. So the tokens are those of a step each. Until the host knows how many
-a row got, where the row stands is the device's word; the host's is the most. Graphs know where rows
-stand, so that a step of decodes is replayed (VerifyGraphs); one with prompts runs eagerly.
+Drafts are made before the layers and verified after them: each of a row's 1 + d tokens is drawn as
+it would be alone, with its own noise and every control, and the row gets the drawn tokens up to the
+first that differs from its draft. So the tokens equal those of single steps. Until the host knows
+how many tokens a row got, the device has the row's position, and the host its upper bound. Graphs
+read positions from the device, so that a step of decodes is replayed (VerifyGraphs); one with
+prompts runs eagerly.
 """
 
 from __future__ import annotations

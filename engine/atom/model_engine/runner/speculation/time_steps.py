@@ -1,8 +1,8 @@
-"""Times steps that compute tokens ahead and without at start: by what they cost rows carry drafts.
+"""Times steps with and without extra tokens at start: rows carry drafts according to these costs.
 
-Steps are submitted as they are while serving, the host one step behind, so that what it launches
-counts where the device waits for it. Called by ModelRunner behind the warm-up, on slots and blocks
-that no request has; the same steps on every rank.
+Steps are submitted as in serving, the host one step behind, so that the host's launches count if
+the device waits for them. ModelRunner calls this after the warm-up, on slots and blocks that no
+request has; the same steps on every rank.
 """
 
 from __future__ import annotations
