@@ -1,7 +1,7 @@
 """`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then the process.
 
-Two commands run nothing: `plan` prints what the operator would decide, `check` whether an installed
-one works.
+Two commands run no operator: `plan` prints the operator's decision for files, `check` tests an
+installed one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What this process listens on: sockets of every address, and plain HTTP for probes and scrapes.
+"""The process's listening endpoints: sockets of every address, and plain HTTP for probes and
+scrapes.
 
-Knows neither what is healthy nor what is counted. Used by the runtime and the webhook's server.
+Knows neither health nor metrics. Used by the runtime and the webhook's server.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """WorkQueue: keys to reconcile, each at most once at a time, retried with growing delays.
 
 The semantics of client-go's queue: a key added while it waits is one entry, a key added while it is
-processed is processed once more afterwards. What is urgent comes before what is not, has a worker
-that nothing else keeps, and shares the processor with one other key at most: a change does not wait
-for a look at everything. What is not urgent rests for a moment after it was processed: the ten
-events of one rollout come in a burst, and are one look or two. Knows nothing of Kubernetes or of
-what a key is. Lives in one event loop.
+processed is processed once more afterwards. Urgent keys come first, have a worker of their own, and
+share the processor with one other key at most: a change does not wait for a resync. Other keys rest
+for a moment after they were processed: the ten events of one rollout arrive in a burst, and cost
+one look or two. Knows nothing of Kubernetes or of a key's meaning. Lives in one event loop.
 """
 
 from __future__ import annotations

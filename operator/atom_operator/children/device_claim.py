@@ -1,7 +1,7 @@
-"""The ResourceClaimTemplate: each pod gets a claim of its own by it, for all of its devices. Pure.
+"""The ResourceClaimTemplate: each pod gets a claim by it, for all of its devices. Pure.
 
-Its spec cannot be changed, so it is named by what it asks for: other devices are another template,
-which only pods of another revision name.
+Its spec cannot be changed, so its name depends on the requested devices: other devices are another
+template, which only pods of another revision name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A replica over several nodes: the LeaderWorkerSet, and how its pods find each other. Pure.
 
 One group of pods is one replica; the leader serves HTTP. Rendezvous is torch.distributed's: the
-variables of torchrun's environment, from what the LeaderWorkerSet controller injects
+variables of torchrun's environment, from those that the LeaderWorkerSet controller injects
 (LWS_LEADER_ADDRESS, LWS_WORKER_INDEX; https://lws.sigs.k8s.io). A group is all or nothing: when one
-pod restarts, every pod of it is made anew, because the others wait in collectives for ever.
+pod restarts, every pod of it is created again, because the others wait in collectives for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The PodDisruptionBudget: a node drain takes at most one replica at a time. Pure.
 
-Only with two replicas or more: with one, a budget that allows nothing would block node drains for
-ever, and one that allows it would say nothing.
+Only with two replicas or more: with one, a budget that allows no disruption would block node drains
+for ever, and one that allows it would have no effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The record of the last pods that were all ready: what a failed rollout goes back to. Pure.
+"""The record of the last pods that were all ready: the target of a rollback. Pure.
 
 A ControllerRevision, as StatefulSets keep their history: its data never changes, so every revision
-is an object of its own, and only the newest is kept. Who may not read pods may not read it either.
+is a separate object, and only the newest is kept. Users who may not read pods may not read it.
 """
 
 from __future__ import annotations

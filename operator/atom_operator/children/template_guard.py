@@ -1,8 +1,8 @@
-"""Refuses a finished pod template that asks for rights that the site does not allow. Pure.
+"""Refuses a finished pod template with rights that the site does not allow. Pure.
 
 A user who may write an AtomDeployment has the operator make pods for them, and may not be allowed
 to make any: another ServiceAccount, the host's namespaces, ports and files, or its root would be
-rights that they do not have. restricted_pod.py lists what every author may have; the administrator
+rights that they do not have. restricted_pod.py lists the rights of every author; the administrator
 allows more (template.allowed of the chart). The finished template is judged, so it does not matter
 whether spec.template, spec.templateRemove, spec.jobs.template or an AtomProfile asks for a right. A
 namespace's Pod Security admission judges the pods as any others. Called by planning.

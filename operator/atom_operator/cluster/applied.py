@@ -1,10 +1,12 @@
-"""What was applied last, and what came of it: a child that is still both costs no request.
+"""Applied children: the manifest applied last and the API server's answer; an unchanged child costs
+no request.
 
-Exact, not a guess: a write is left out only when the manifest is the one applied before and the
-object, read in this pass, is the one that the API server answered then, its status aside. That is
-lost with the process and with a term; what a former one applied is told by an annotation, and left
-alone where every value of the manifest is still there. So is what another client has only added to:
-a controller numbers each revision of a Deployment. Called by apply_children.
+Exact, not a guess: a write is left out only if the manifest is the one applied before and the
+object, read in this pass, is the one that the API server answered then, its status aside. The
+memory is lost with the process and with a term; an annotation records the manifest of a former one,
+and the child is left alone if every value of the manifest is still there. A child to which another
+client has only added fields is left alone too: a controller numbers each revision of a Deployment.
+Called by apply_children.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""WatchPort over an ApiConnection: lists of one version, and watches that say when they are open.
+"""WatchPort over an ApiConnection: lists of one version, and watches that report when they are
+open.
 
-Bookmarks tell a quiet connection from a dead one. Knows no policy; called by the informers.
+Bookmarks distinguish a quiet connection from a dead one. Knows no policy; called by the informers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pods whose devices are called sick, and what becomes of them."""
+"""Pods whose devices are reported sick, and their moves."""
 
 from __future__ import annotations
 

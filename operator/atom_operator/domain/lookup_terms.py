@@ -1,8 +1,8 @@
-"""By what objects of others are looked up: the terms of a route, and of what runs pods. Pure.
+"""Lookup terms of other AtomDeployments' objects: those of a route, and of a workload. Pure.
 
 Two routes collide, and two sets of pods ask for one claim or one port of a node, exactly if they
-have a term in common. So a reconcile looks at those that share one, and never at all objects of a
-cluster. The cache keeps them; both sides of a question are made here.
+have a term in common. So a reconcile reads the objects that share one, and never all objects of a
+cluster. The cache stores the terms; both sides of a comparison are made here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The nodes of the cluster as one reading shows them, with what has been worked out from them.
+"""The nodes of the cluster as one reading shows them, with the results computed from them.
 
-A thousand AtomDeployments ask much the same of more than a hundred nodes, in every pass: the answer
-is found once for each reading. Another reading is another object, and begins with nothing.
+A thousand AtomDeployments ask almost the same of more than a hundred nodes, in every pass: the
+answer is computed once for each reading. Another reading is another object, and begins empty.
 """
 
 from __future__ import annotations

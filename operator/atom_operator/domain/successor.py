@@ -1,4 +1,4 @@
-"""Successor says what the API server makes of the pod that would follow one."""
+"""Successor: the API server's verdict on the pod that would follow one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The operator's process: start and end, terms, and kopf, by which AtomDeployments come in.
+"""The operator's process: start and end, terms, and kopf, which watches AtomDeployments.
 
-kopf runs for a term and keeps nothing on the objects, neither annotations nor finalizers; the
-informers tell what has changed of everything else.
+kopf runs for a term and stores nothing on the objects, neither annotations nor finalizers; the
+informers report changes of all other objects.
 """

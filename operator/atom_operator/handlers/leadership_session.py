@@ -1,7 +1,7 @@
 """LeadershipSession: one stretch of reconciling, from taking the Lease to losing it.
 
 Owns the queue, its workers and the resync; a new term begins with an empty queue and a look at
-everything, so nothing depends on what an earlier holder did or saw. Run by the elector.
+every AtomDeployment, so nothing depends on an earlier holder. Run by the elector.
 """
 
 from __future__ import annotations

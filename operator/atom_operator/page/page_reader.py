@@ -1,7 +1,7 @@
-"""PageReader: reads what the operator's page shows, at most once in some seconds however many look.
+"""PageReader: reads the data of the operator's page, at most once in some seconds for all viewers.
 
-It only reads. Plans are made as a reconcile makes them, from the spec and the nodes, without what
-engines have measured since.
+It only reads. Plans are made as a reconcile makes them, from the spec and the nodes, without the
+engines' later measurements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How much of its node's disk a pod asks for: downloads, compiled kernels, temporary files. Pure.
+"""The disk of its node that a pod requests: downloads, compiled kernels, temporary files. Pure.
 
-A pod that asks for nothing is placed where its download does not fit, and evicted half way through
-it. What is asked is what is expected, so that a node is not filled; no limit is set.
+A pod without a request is placed where its download does not fit, and evicted half way through it.
+The request is the expected use, so that a node is not filled; no limit is set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether pods may start, or what they wait for: the weights, or a look at the model. Pure.
+"""Whether pods may start, or what they wait for: the weights, or an inspection of the model. Pure.
 
-The look is worth a short wait, because it may show that the model does not fit; when it fails the
-plan is unknown and the engine sizes itself. Without the weights nothing can start.
+The inspection is worth a short wait, because it may show that the model does not fit; if it fails
+the plan is unknown and the engine sizes itself. Without the weights no pod can start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`kubectl atom gpus`: every AMD device of the cluster, by node and resource. Pure.
 
-The same reading of nodes, pods and claims as the operator's own (plan/inventory.py), so that what
-it says and what the operator does agree.
+Reads nodes, pods and claims by the operator's own functions (plan/inventory.py), so that its output
+matches the operator's decisions.
 """
 
 from __future__ import annotations

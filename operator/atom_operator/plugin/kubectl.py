@@ -1,7 +1,7 @@
 """The user's kubectl as functions: their context, their rights, their flags.
 
-The plug-in has no API client of its own, so it can do what `kubectl` can and nothing else. Raises
-KubectlError in the words of kubectl_words.py.
+The plug-in has no API client, so it can do only what `kubectl` can. Raises KubectlError in the
+words of kubectl_words.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a command's answer reaches the user: lines within the terminal's width, JSON, or YAML.
+"""Output of a command: lines within the terminal's width, JSON, or YAML.
 
-Width is the terminal's, or COLUMNS where that is set; what goes into a file or a pipe is not
-wrapped. Knows nothing of what is said. Called by every command.
+Width is the terminal's, or COLUMNS if that is set; output to a file or a pipe is not wrapped. Knows
+nothing of the content. Called by every command.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl atom status`: one AtomDeployment as a tree. Pure: objects in, lines out.
 
-Everything is what the API server has; nothing is judged here that the operator has not judged.
+Shows only the API server's data; all judgements are the operator's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reads what the claims of a pod count as in a ResourceQuota, and whether it waits for one. Pure.
+"""A pod's claims as a ResourceQuota charges them, and whether the pod waits for one. Pure.
 
-A pod names templates, and controllers make the claims, which quotas and policies judge for
-themselves: a pod that was admitted may have none for ever. Nothing but an Event says so, and no
-scheduler looks at the pod meanwhile. Called by observe.
+A pod names templates, and controllers make the claims, which quotas and policies judge separately:
+a pod that was admitted may have none for ever. Only an Event reports that, and no scheduler looks
+at the pod meanwhile. Called by observe.
 """
 
 from __future__ import annotations

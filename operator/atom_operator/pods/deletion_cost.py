@@ -1,7 +1,7 @@
-"""What it costs to end a pod: by the requests open on it, then by what it has cached. Pure.
+"""Cost of ending a pod: by the requests open on it, then by its cached tokens. Pure.
 
 A ReplicaSet ends the pods that cost least first (Kubernetes: pod deletion cost). Costs are coarse,
-and are written only where they would end another pod than those that stand there.
+and are written only if they would end another pod than the present ones.
 """
 
 from __future__ import annotations

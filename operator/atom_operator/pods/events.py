@@ -1,8 +1,8 @@
-"""What Events say where no status does: whose pods the API server refuses. Pure.
+"""Refusals that only Events report: pods that the API server does not admit. Pure.
 
 Neither a Job nor a StatefulSet (the pods of a group are of several) has a condition for a pod that
-a quota, a LimitRange or an admission webhook keeps from being made, and no pod has one for volumes
-that are not there. Called by jobs, observe and what they ask.
+a quota, a LimitRange or an admission webhook refuses, and no pod has one for missing volumes.
+Called by jobs, observe and their helpers.
 """
 
 from __future__ import annotations

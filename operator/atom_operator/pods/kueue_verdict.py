@@ -1,7 +1,7 @@
-"""What Kueue says of a pod that its scheduling gate holds back. Pure.
+"""Kueue's verdict on a pod that its scheduling gate holds back. Pure.
 
-Kueue makes a Workload for each pod of a queue and says there why it is not admitted: the pod itself
-has only the gate. Called by observe, which reads the Workloads.
+Kueue makes a Workload for each pod of a queue and reports there why it is not admitted: the pod
+itself has only the gate. Called by observe, which reads the Workloads.
 """
 
 from __future__ import annotations

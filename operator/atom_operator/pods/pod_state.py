@@ -1,8 +1,8 @@
-"""One pod as conditions need it: ready, where, what is wrong with it, or how it ended. Pure.
+"""One pod as conditions need it: ready, its node, its problem, or how it ended. Pure.
 
 Knows how the kubelet, the scheduler and the controllers of nodes and quotas report things, and no
 policy. A pod that has ended (evicted, refused by its kubelet, completed) serves nothing, holds
-nothing and is read for its last words alone. Called by observe.py and jobs.py.
+nothing and is read for its last message alone. Called by observe.py and jobs.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether a pod's node has fallen silent, as the pod alone tells. Pure.
+"""Whether a pod's node has fallen silent, judged by the pod alone. Pure.
 
-The controller of nodes writes into a pod of such a node that it is not ready, and nothing else:
-what its kubelet said last of the containers stays, that they are. A kubelet that reports keeps the
-two alike. So the cause is known without a right to read nodes. Called by observe, the roll-up and
-the plug-in.
+The controller of nodes marks a pod of such a node as not ready, and changes nothing else: the
+kubelet's last report, that its containers are ready, stays. A kubelet that reports keeps the two
+alike. So the cause is known without a right to read nodes. Called by observe, the roll-up and the
+plug-in.
 """
 
 from __future__ import annotations

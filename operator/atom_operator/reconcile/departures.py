@@ -1,9 +1,9 @@
 """Whether a quota's refusal is older than the place that a pod left behind.
 
-A controller that is refused tries again ever more rarely, and its words stand until then: of a
-quota from which one of our own pods has gone meanwhile they say nothing. Only who looked before can
-tell, so what a quota counted at the last look is remembered per AtomDeployment, and lost with the
-process: its next one takes the words for old at first. Called by the decider.
+A refused controller retries ever more rarely, and its message stays until then: it is out of date
+for a quota that one of our own pods has left meanwhile. Only earlier looks can tell, so the quota's
+numbers at the last look are remembered per AtomDeployment, and lost with the process: the next
+process takes the message for old at first. Called by the decider.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Lays an AtomProfile below a spec, which wins. Pure.
+"""Merges an AtomProfile below a spec, which wins. Pure.
 
-The spec names it, else a label of its namespace, else it is the one named default where there is
-one: an AtomProfile, or the defaults of the operator's chart. One that is named and missing, or that
-cannot be used, is a problem of the spec, so that what serves is kept as it is.
+The spec names it, else a label of its namespace, else it is the one named default if there is one:
+an AtomProfile, or the defaults of the operator's chart. A named profile that is missing, or that
+cannot be used, is a problem of the spec, so that the serving pods stay unchanged.
 
-The profile is first put in the form of a spec (its proxy becomes variables, the catalogue's entry
-spec.model.config). Then maps are joined key by key and lists of named items by name; of any other
-value the spec's counts. Pod templates are no part of this: each is merged for itself, the profile's
-first (children/workload.py).
+The profile is first converted to the form of a spec (its proxy becomes variables, the catalogue's
+entry spec.model.config). Then maps are merged key by key and lists of named items by name; any
+other value of the spec wins. Pod templates are no part of this: each is merged separately, the
+profile's first (children/workload.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pods that begin on nodes which report no more, told by their nodes.
+"""Pods that start on nodes which no longer report, detected by their nodes.
 
-Of a pod that served, the controller of nodes says that it is not ready, so that the pod alone tells
-(pods/silent_node.py). One that was not ready yet looks as if it still began, for the five minutes
-until it is given up: its node is asked, where nodes can be read. Called by the reconciler.
+If a pod served, the controller of nodes marks it as not ready, so that the pod alone shows it
+(pods/silent_node.py). A pod that was not ready yet seems to be starting, for the five minutes until
+it is given up: its node is asked, if nodes can be read. Called by the reconciler.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Reads who uses what of a claim of weights, for a download that may remove the rest.
+"""Reads the users of the weights on a claim, for a download that may remove the unused ones.
 
-Read when a download is about to be asked for, and never kept: the answer is of that moment, which
-goes with it. Called by prerequisites.py; what counts as use is plan/volume_claims/kept_weights.py.
+Read when a download is about to be requested, and never cached: the answer is of that moment, and
+is sent with the request. Called by prerequisites.py; plan/volume_claims/kept_weights.py defines
+use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""status.adapters and AdaptersReady: what a caller who names an adapter meets. Pure."""
+"""status.adapters and AdaptersReady: the adapters' states for callers who name them. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Bounds the size of a status, so that the API server always takes it. Pure.
 
-etcd holds objects of about 1.5 MB with all that is recorded of their owners; texts of engines and
-of other controllers have no bound of their own. Long texts are cut, and lists lose the entries at
-their end, whose number is told.
+etcd holds objects of about 1.5 MB with all records of their field owners; messages of engines and
+of other controllers have no bound. Long texts are cut, and lists lose the entries at their end,
+whose number is reported.
 """
 
 from __future__ import annotations

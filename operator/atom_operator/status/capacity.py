@@ -1,4 +1,4 @@
-"""status.capacity and CapacityMatched: what was planned beside what the engine measured. Pure.
+"""status.capacity and CapacityMatched: the plan beside the engine's measurement. Pure.
 
 Without a plan the engine's numbers take its place. The measurement is read back from the status, so
 that an engine is asked once per revision and not at every reconcile.

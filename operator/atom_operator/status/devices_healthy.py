@@ -1,7 +1,7 @@
-"""DevicesHealthy: who speaks against a device of a pod, and what becomes of the pod. Pure.
+"""DevicesHealthy: the complaints about a pod's devices, and the pod's fate. Pure.
 
-It is never a cause of Degraded: a pod may serve for long on a device that is called sick, and one
-that does not serve has a fault of its own to tell. Called by the roll-up.
+It is never a cause of Degraded: a pod may serve for long on a device that is reported sick, and one
+that does not serve reports its own fault. Called by the roll-up.
 """
 
 from __future__ import annotations

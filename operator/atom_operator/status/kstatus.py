@@ -1,8 +1,8 @@
 """Reconciling and Stalled, as kstatus defines them for Flux and others that wait for objects. Pure.
 
 At every time one of four things holds: the object is Ready; it is Suspended; the operator or
-Kubernetes goes on by itself (Reconciling); or the user has to act (Stalled). kstatus
-(sigs.k8s.io/cli-utils, pkg/kstatus) expects the two only where they are True, and so they are.
+Kubernetes continues by itself (Reconciling); or the user has to act (Stalled). kstatus
+(sigs.k8s.io/cli-utils, pkg/kstatus) expects the two only if they are True, and so they are set.
 """
 
 from __future__ import annotations

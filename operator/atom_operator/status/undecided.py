@@ -1,7 +1,7 @@
 """The status of an AtomDeployment whose pass was cut off by the API server. Pure.
 
-Nothing is known of the newest spec, so what the status said of the one before no longer counts for
-it: Ready is False, in the API server's words. What was observed then stays.
+Nothing is known of the newest spec, so the status of the previous one no longer counts for it:
+Ready is False, in the API server's words. Observed values stay.
 """
 
 from __future__ import annotations

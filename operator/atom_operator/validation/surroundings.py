@@ -1,7 +1,7 @@
-"""Rules about other systems that a replica cannot do without: autoscalers, groups, the engine.
+"""Rules about other systems that a replica depends on: autoscalers, groups, the engine.
 
-Pure: what the cluster serves and what the site's engines can do is handed in. Each message names
-the remedy. What is merely optional (monitoring, gateways) is never refused.
+Pure: the caller passes the cluster's served kinds and the abilities of the site's engines. Each
+message names the remedy. Optional systems (monitoring, gateways) are never refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What self-made certificates live in: a Secret, and the webhook's configuration.
+"""Storage of self-made certificates: a Secret, and the webhook's configuration.
 
-`TrustPort` is what the certificate keeper may ask of the cluster; its twin of the API is below. A
-write of the Secret that meets a newer one raises TransientError (409) and changes nothing, so
-replicas that renew at the same time agree on one result.
+`TrustPort` lists the requests that the certificate keeper may make to the cluster; its
+implementation with the API is below. A write of the Secret that meets a newer one raises
+TransientError (409) and changes nothing, so replicas that renew at the same time agree on one
+result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The servers in front of a model's engines: their Deployment, and how they find the pods. Pure.
+"""The frontend servers of a model's engines: their Deployment, and how they find the pods. Pure.
 
-They hold the clients' connections and compute nothing: each request goes to an engine pod, and goes
-on at another one, behind the tokens that have come, when that pod dies. Their pods are of the
+They hold the clients' connections and compute nothing: each request goes to an engine pod, and
+continues on another one, after the received tokens, if that pod dies. Their pods are of the
 engine's image and are made from its finished template, without devices.
 """
 

@@ -1,7 +1,7 @@
-"""The container of a server without an engine: the engine's, but for devices and computing. Pure.
+"""The container of a server without an engine: the engine's, except devices and computing. Pure.
 
-Its command line is the engine's in what belongs to text: model, names, lengths, adapters, keys, and
-what extraArgs say of templates and parsers. What only an engine can do is left out.
+Its command line has the engine's flags about text: model, names, lengths, adapters, keys, and those
+of extraArgs about templates and parsers. Flags of the engine alone are left out.
 """
 
 from __future__ import annotations

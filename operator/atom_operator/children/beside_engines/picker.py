@@ -1,7 +1,7 @@
 """The endpoint picker that we run for one model: its Deployment, Service, account and rights. Pure.
 
-A gateway asks it for the pod of each request (Envoy's ext-proc, gRPC). It is one replica: what it
-knows is rebuilt from the engines, and the gateway goes on without it (FailOpen) meanwhile.
+A gateway asks it for the pod of each request (Envoy's ext-proc, gRPC). It is one replica: its
+knowledge is rebuilt from the engines, and the gateway continues without it (FailOpen) meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What engine pods have for an endpoint picker that reads what they cache: flag, ports, labels.
+"""Settings of engine pods for an endpoint picker that reads their cache events: flag, ports,
+labels.
 
 Names and numbers are llm-d's: it finds a pod's events by the port, and takes the topics that begin
-with kv@. Pure; nothing of it is rendered where no picker of ours reads it.
+with kv@. Pure; rendered only if a picker of ours reads the events.
 """
 
 from __future__ import annotations

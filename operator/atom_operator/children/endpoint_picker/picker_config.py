@@ -1,8 +1,8 @@
-"""The EndpointPickerConfig of the picker that we run: what weighs a pod, and how much. Pure.
+"""The EndpointPickerConfig of the picker that we run: the scores of a pod, and their weights. Pure.
 
-llm-d's picker knows from the engines' events what each has cached, and asks the model's own Service
-for a prompt's tokens. The Inference Extension's, and llm-d's where events cannot be read, goes by
-the prompts that it has sent to each pod.
+llm-d's picker knows each engine's cache from its events, and asks the model's own Service for a
+prompt's tokens. The Inference Extension's, and llm-d's if events cannot be read, scores by the
+prompts that it has sent to each pod.
 """
 
 from __future__ import annotations

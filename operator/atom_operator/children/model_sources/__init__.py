@@ -1,1 +1,1 @@
-"""Give pods what they need to reach models of buckets, and of images of their own."""
+"""Volumes, variables and containers by which pods reach models of buckets and images."""

@@ -1,9 +1,9 @@
 """The image that holds a model, under the engine's own path: a volume of it, or a sidecar. Pure.
 
-Where the API server takes no image volumes, a container of the image runs beside the engine (a
+If the API server takes no image volumes, a container of the image runs beside the engine (a
 "modelcar") and leaves a link to its own root, /proc/PID/root, in a folder that both mount. That
 works because containers of a pod of ours share their processes and have one user. It begins before
-the engine and ends after it, and holds nothing but the files.
+the engine and ends after it, and holds only the files.
 """
 
 from __future__ import annotations

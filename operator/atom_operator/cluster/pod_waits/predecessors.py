@@ -1,8 +1,8 @@
-"""Why a pod of a group is one of many that had its name: its node took none of them.
+"""Detects that a group's pod is one of many of its name, because its node refused them all.
 
 A StatefulSet deletes a pod that has ended within moments and makes the next, which looks as if it
-had just begun; only Events keep what the kubelet said. A Deployment's ended pods stay, and tell it
-themselves. Called by observe, for pods that are not ready.
+had just begun; only Events keep the kubelet's messages. A Deployment's ended pods stay, and carry
+them. Called by observe, for pods that are not ready.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Judges a canary by what its engines count and what Prometheus answers. Pure.
+"""Judges a canary by its engines' counts and Prometheus's answers. Pure.
 
-One bound that is broken fails it; otherwise one that cannot be told yet leaves it undecided.
+One broken bound fails it; otherwise a bound that cannot be judged yet leaves it undecided.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""PersistentVolumeClaims of pods: who can share one, and what of one with weights is used."""
+"""PersistentVolumeClaims of pods: which pods can share one, and which weights on one are in use."""

@@ -1,9 +1,10 @@
 """PeerSecrets: makes the Secret by which an AtomDeployment's servers know each other.
 
 Pods that hand open answers over, and frontends that let pods compute, send it to each other (the
-engine's --handover-secret-file). It is made once and never read, so the operator needs no right but
-to create Secrets: one that is there, the user's own included, stays as it is. Who deletes it gets
-another one; engines take the one before for a while, so that nothing breaks meanwhile.
+engine's --handover-secret-file). It is made once and never read, so the operator needs only the
+right to create Secrets: an existing one, the user's own included, stays unchanged. If a user
+deletes it, another one is made; engines accept the previous one for a while, so that nothing breaks
+meanwhile.
 """
 
 from __future__ import annotations
