@@ -93,7 +93,7 @@ def _v3_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
 
 
 def _glm_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
-    """GLM's: as V3's, of one group where config.json says none."""
+    """Return GLM's routing: as V3's, with one group if config.json has no number."""
     return _v3_routing({"n_group": 1, "topk_group": 1, **raw}, experts)
 
 

@@ -46,8 +46,8 @@ def spec(config: ModelConfig) -> ModelSpec:
 
 
 def _routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
-    """Choose by corrected scores, whose sum is made 1 whatever norm_topk_prob says, as
-    transformers' model does."""
+    """Return the routing by corrected scores, which are normalised to the sum 1 whatever
+    norm_topk_prob is, as in transformers' model."""
     name = str(raw.get("scoring_func") or Scoring.SQRT_SOFTPLUS.value)
     if name not in _SCORINGS:
         raise ModelError(

@@ -1,5 +1,5 @@
-"""ERNIE 4.5 (Baidu, 2025): Llama's decoder with a rope that turns neighbouring elements; in the
-larger models experts beside some for all tokens, chosen by a softmax with a correction."""
+"""ERNIE 4.5 (Baidu, 2025): Llama's decoder with a rope that rotates neighbouring elements; the
+larger models have experts and shared experts, chosen by a softmax with a correction."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""EXAONE 4 (LG AI Research, arXiv 2507.11407): norms behind attention and MLP, and of each head of
-queries and keys; in the larger models windows, and layers without positions that see everything."""
+"""EXAONE 4 (LG AI Research, arXiv 2507.11407): norms after attention and MLP, and of each head of
+queries and keys; the larger models have windows, and layers without positions that see all
+tokens."""
 
 from __future__ import annotations
 

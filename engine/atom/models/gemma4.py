@@ -58,8 +58,8 @@ def spec(config: ModelConfig) -> ModelSpec:
 
 
 def _check_shares(said: Mapping[str, Any]) -> None:
-    """Raise `ModelError` for a share of a head that plain rope turns: transformers' model turns
-    all of it, whatever is said."""
+    """Raise `ModelError` for a partial_rotary_factor of plain rope: transformers' model rotates the
+    whole head all the same."""
     for kind, rope in said.items():
         plain = isinstance(rope, Mapping) and rope.get("rope_type", "default") == "default"
         if plain and rope.get("partial_rotary_factor") not in (None, 1.0):

@@ -1,5 +1,5 @@
 """GLM-4.5 (GLM team, arXiv 2508.06471): heads of which half rotates, a few dense layers, then many
-small experts beside one that every token goes through; chosen as DeepSeek-V3 does."""
+small experts and a shared expert; the routing is DeepSeek-V3's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spec(config: ModelConfig) -> ModelSpec:
 
 
 def sigmoid_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
-    """Return the rule of corrected sigmoids, of one group where config.json says none."""
+    """Return the routing by corrected sigmoids, with one group if config.json has no number."""
     return Routing(
         top_k=experts.per_token,
         scoring=Scoring.SIGMOID,

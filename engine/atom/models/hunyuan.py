@@ -1,5 +1,5 @@
-"""Hunyuan (Tencent, 2025): Llama's decoder with norms of queries and keys behind the rotation, and
-a rope whose base is stretched once; in the larger model experts beside one for all tokens."""
+"""Hunyuan (Tencent, 2025): Llama's decoder with norms of queries and keys after the rotation, and a
+rope whose base is stretched once; the larger model has experts and a shared expert."""
 
 from __future__ import annotations
 

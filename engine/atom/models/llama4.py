@@ -55,7 +55,8 @@ def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -
 
 
 def _still(raw: Mapping[str, Any], rope: RopeConfig) -> RopeConfig:
-    """Build the rope of a layer without positions, where they may still say how warm a query is."""
+    """Build the rope of a layer without positions, which may still scale queries by their
+    position."""
     temperature = None
     if _said(raw, "attn_temperature_tuning", True):
         floor, scale = _said(raw, "floor_scale", _FLOOR), _said(raw, "attn_scale", _SCALE)

@@ -1,5 +1,5 @@
-"""MiniMax-M2 (MiniMax, 2025): norms over all heads of queries and of keys, heads of which a part
-rotates, and in every layer many small experts that are chosen by corrected sigmoids."""
+"""MiniMax-M2 (MiniMax, 2025): norms over all heads of queries and of keys, heads that rotate in
+part, and in every layer many small experts that corrected sigmoids choose."""
 
 from __future__ import annotations
 

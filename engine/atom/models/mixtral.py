@@ -1,5 +1,5 @@
 """Mixtral (Jiang et al. 2024): Mistral's decoder with a few large experts in every layer, whose
-weights are a softmax over those that are chosen."""
+weights are a softmax over the chosen experts."""
 
 from __future__ import annotations
 

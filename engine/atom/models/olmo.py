@@ -1,4 +1,4 @@
-"""OLMo 3 (Allen Institute for AI, 2025): norms behind attention and MLP, and over all heads of
+"""OLMo 3 (Allen Institute for AI, 2025): norms after attention and MLP, and over all heads of
 queries and of keys; windows in three layers of four, whose rope is never stretched."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a request may ask of the shape of its answer: values and their limits. Torch-free.
+"""The structures that a request may require of its answer: values and their limits. Torch-free.
 
-How it is enforced is `model_engine.structured_output`.
+`model_engine.structured_output` enforces them.
 """
 
 from atom.structured_outputs.params import GrammarSpec, StructuredOutputsParams

@@ -1,8 +1,8 @@
-"""A structural tag as a client sends it to the one that is compiled.
+"""Convert a client's structural tag to the form that is compiled.
 
-xgrammar's own ({"type": "structural_tag", "format": ...}, as vLLM and SGLang take it) or the older
-list of structures behind triggers. Its schemas and expressions are kept to or refused as any other
-of a request, in the compile server. Pure.
+It accepts xgrammar's form ({"type": "structural_tag", "format": ...}, as in vLLM and SGLang) and
+the older list of structures after triggers. The compile server enforces or refuses its schemas and
+expressions as any others of a request. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _DEEPEST = 64
 
 
 def client_tag(value: Any, field: str) -> str:
-    """The tag as JSON text. Raises `RequestError` naming `field` for what is none."""
+    """Return the tag as JSON text. Raises `RequestError` naming `field` if the value is not a
+    tag."""
     tag = _parsed(value, field)
     if "format" in tag:
         found = tag["format"]
@@ -65,7 +66,8 @@ def _triggered(tag: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _read(part: Any, field: str, depth: int) -> Any:
-    """Read a part as the compile server does: schemas there say whether they are on one line."""
+    """Convert a part to the compile server's form, in which a schema states whether it is on one
+    line."""
     if depth == 0:
         raise _refusal(field, f"is more than {_DEEPEST} levels deep")
     if isinstance(part, list):

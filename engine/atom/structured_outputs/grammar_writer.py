@@ -1,6 +1,6 @@
 """GrammarWriter: rules of one grammar in xgrammar's EBNF, written once each, and its literals.
 
-Knows nothing of schemas or expressions. Refuses a grammar that grows past its bound. Pure.
+Knows neither schemas nor expressions. Refuses a grammar that grows past its bound. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ MAX_GRAMMAR_BYTES = 2 << 20
 
 
 class GrammarTooLargeError(ValueError):
-    """The message tells the client what to do."""
+    """The grammar is too large; the message tells the client the remedy."""
 
 
 class GrammarWriter:
@@ -21,7 +21,7 @@ class GrammarWriter:
         self._size = 0
 
     def reserve(self, hint: str) -> str:
-        """The name of a rule that is written later; what refers to itself needs it."""
+        """Return the name of a rule that is written later; recursive rules need it."""
         name = f"{hint}{len(self._rules)}"
         self._rules[name] = ""
         return name

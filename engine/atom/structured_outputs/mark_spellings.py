@@ -1,9 +1,10 @@
-"""MarkSpellings: every way in which tokens can spell a mark, so that text is followed by token ids.
+"""MarkSpellings: all token sequences that spell a mark, so that token ids suffice to follow the
+text.
 
     <think>    as [<think>], as [<, think, >], and as [<th, ink, >:], whose last token goes on
 
-The engine core knows ids alone; the HTTP process, which has the tokenizer, computes this once.
-A value that crosses the wire as part of `ThinkingBudget`.
+The engine core knows only ids; the HTTP process, which has the tokenizer, computes the spellings
+once. A value that crosses the wire as part of `ThinkingBudget`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import msgspec
 
 
 class MarkSpellings(msgspec.Struct, frozen=True):
-    """Follows a mark by its bytes. length: of the mark. begins: by token, how much of the mark a
-    text ends with behind that token, whatever came before; goes_on: by token, the same by how much
-    it ended with before. blanks: tokens of blanks alone."""
+    """Follow a mark by its bytes. length: of the mark. begins: by token, the length of the mark's
+    beginning with which a text ends after that token, whatever came before; goes_on: by token, the
+    same by the length before the token. blanks: tokens that are only blanks."""
 
     length: int
     begins: dict[int, int]
@@ -24,7 +25,7 @@ class MarkSpellings(msgspec.Struct, frozen=True):
     blanks: set[int]
 
     def matched(self, before: int, token_id: int) -> int:
-        """Return how much of the mark a text ends with behind one more token."""
+        """Return the length of the mark's beginning with which a text ends after one more token."""
         found = self.goes_on.get(token_id)
         if found is not None and before in found:
             return found[before]
@@ -34,8 +35,8 @@ class MarkSpellings(msgspec.Struct, frozen=True):
 def spellings_of(
     mark: bytes, texts: Sequence[bytes], whole: Iterable[int], *, at_start: bool
 ) -> MarkSpellings:
-    """Look for a mark in the texts of a vocabulary. whole: tokens that are the mark, whatever text
-    they have. at_start: only blanks may stand before the mark."""
+    """Find a mark's spellings in the texts of a vocabulary. whole: tokens that are the mark,
+    whatever their text. at_start: only blanks may precede the mark."""
     beginnings = tuple(mark[:end] for end in range(1, len(mark) + 1))
     begins: dict[int, int] = {}
     goes_on: dict[int, dict[int, int]] = {}

@@ -103,9 +103,9 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         return RequestError(f"{self.field}: {reason}", param=self.field)
 
     def check_schema(self) -> None:
-        """Raises `RequestError` when the JSON schema plainly has what is not kept; what takes
-        longer to find out is found where it is compiled. Apart from the other checks because it
-        reads the whole schema: once, before the request is queued."""
+        """Raise `RequestError` if the JSON schema plainly has a keyword that is not enforced; the
+        compile step finds the rest, which takes longer. This check is separate from the others
+        because it reads the whole schema: once, before the request is queued."""
         if self.json is not None:
             try:
                 _check_schema_text(self._schema_text())

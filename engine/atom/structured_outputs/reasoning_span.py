@@ -1,7 +1,7 @@
-"""ReasoningSpan: where the reasoning of an answer stands in its text.
+"""ReasoningSpan: the place of the reasoning in an answer's text.
 
 A value that crosses the wire as part of SamplingParams. Limits of the answer, such as stop strings,
-hold for the text outside of the span (`answer_parsing.spoken_text`).
+apply to the text outside of the span (`answer_parsing.spoken_text`).
 """
 
 from __future__ import annotations

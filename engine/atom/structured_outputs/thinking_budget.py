@@ -1,7 +1,7 @@
-"""ThinkingBudget: how many tokens an answer may reason before it is made to come to its end.
+"""ThinkingBudget: how many tokens an answer may reason before its reasoning is ended.
 
-A value that crosses the wire as part of SamplingParams; what follows it is
-`model_engine.structured_output.thinking_rows`.
+A value that crosses the wire as part of SamplingParams;
+`model_engine.structured_output.thinking_rows` enforces it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from atom.structured_outputs.mark_spellings import MarkSpellings
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):
-    """Bounds the tokens of an answer's reasoning. tokens: of reasoning, its marks aside. opened:
-    the prompt ends with the opening mark, so that the answer begins within; else it may begin with
-    the mark. opening, closing: the marks' tokens. then: what is forced behind the closing mark
-    where the budget is spent, and excluded: a token that may not follow that. reopens: reasoning
-    may begin again later, within the same budget. opening_text, closing_text: the marks as a model
-    may spell them in other tokens; None where it has one way to write them."""
+    """A bound on the tokens of an answer's reasoning. tokens: of reasoning, without its marks.
+    opened: the prompt ends with the opening mark, so the answer begins within the reasoning; else
+    it may begin with the mark. opening, closing: the marks' tokens. then: tokens that are forced
+    after the closing mark if the budget is spent, and excluded: a token that may not follow them.
+    reopens: reasoning may begin again later, within the same budget. opening_text, closing_text:
+    other token spellings of the marks; None if there is only one."""
 
     tokens: int
     opened: bool

@@ -1,1 +1,1 @@
-"""The decoder that every family is: what it is made of, layer by layer, and the model of that."""
+"""The decoder that all families share: its blocks, layer by layer, and the model built of them."""

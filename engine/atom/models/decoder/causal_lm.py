@@ -64,7 +64,7 @@ class Decoder(nn.Module):
         self._aux_layers = {layer: number for number, layer in enumerate(spec.aux_layers)}
 
     def _share_keys(self, spec: ModelSpec) -> None:
-        """Let layers without keys of their own attend to those of others."""
+        """Let layers without their own keys attend to another layer's."""
         attentions = [cast(DecoderLayer, layer).attention for layer in self.layers]
         for layer, attention in zip(spec.layers, attentions, strict=True):
             if isinstance(attention, SharedKvAttention):
@@ -77,8 +77,8 @@ class Decoder(nn.Module):
         return cast(RotaryEmbedding, self.ropes[self._rope_kinds.index(rope)])
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
-        """Compute input_ids [T] at positions [T] → hidden states, the last of the tokens that the
-        forward context says are looked at."""
+        """Compute input_ids [T] at positions [T] → hidden states; the last ones only of the tokens
+        that the forward context selects for logits."""
         stream, aux = Stream(self.embed_tokens(input_ids)), None
         inputs = None
         if self.per_layer_inputs is not None:
@@ -132,7 +132,7 @@ class CausalLM(nn.Module):
 
     @property
     def shares_tokens(self) -> bool:
-        """Return whether ranks with tokens of their own compute each other's experts."""
+        """Return whether ranks with their own tokens compute each other's experts."""
         return self._exchange is not None
 
     def run_dummy_batch(self) -> None:

@@ -14,8 +14,8 @@ from atom.model_ops.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class ConvPart:
-    """Names a tensor of `channels` beside this module, and which of them, first and end, are a
-    rank's."""
+    """The name of a tensor of `channels`, a sibling of this module, and the rank's channels, first
+    and end."""
 
     name: str
     channels: int
@@ -42,7 +42,7 @@ class ConvTaps(nn.Module):
         return ConvWeight(self.taps.data, bias, self._has_silu)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the channels come from in a checkpoint."""
+        """Yield the checkpoint's sources of the channels."""
         beside, first = name.rpartition(".")[0], 0
         for part in self._parts:
             end = first + part.own[1] - part.own[0]

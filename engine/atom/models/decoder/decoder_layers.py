@@ -31,8 +31,8 @@ AttentionBlock = HeadsBlock | StateBlock
 
 
 class DecoderLayer(nn.Module):
-    """A decoder layer: attention, then MLP or experts. is_last: from its attention on it goes on
-    with the tokens that are looked at alone."""
+    """A decoder layer: attention, then MLP or experts. is_last: after attention, it processes only
+    the tokens that need logits."""
 
     is_last = False
 
@@ -58,14 +58,13 @@ class DecoderLayer(nn.Module):
 
     @property
     def _output(self) -> Linear:
-        """The projection of what heads found, where it is a single one."""
+        """The projection of the heads' results, if there is a single one."""
         return cast(Linear, self.attention.o_proj)
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
-        """Run the layer; aux [T, H] is filled with what the layer was given, an auxiliary hidden
-        state."""
+        """Run the layer; aux [T, H] is filled with the layer's input, an auxiliary hidden state."""
         h = self.input_layernorm(stream)
         attended = self.attention(h, positions)
         if aux is not None:
@@ -99,8 +98,8 @@ class DecoderLayer(nn.Module):
         return (stream, attended) if tokens is None else (stream.of(tokens), attended[tokens])
 
     def _wanted_tokens(self) -> torch.Tensor | None:
-        """Find, in the last layer, the tokens whose hidden states are wanted, to which adapters are
-        narrowed; None where all go on."""
+        """Return, in the last layer, the tokens that need logits, and restrict adapters to them;
+        None for all tokens."""
         tokens = get_forward_context().logits_indices if self.is_last else None
         if tokens is not None:
             narrow_lora(tokens)
@@ -117,7 +116,7 @@ def _attention_class(spec: LayerSpec) -> type[HeadsBlock]:
 
 
 class MixerLayer(DecoderLayer):
-    """End behind the attention (Nemotron-H, where a mixer follows another)."""
+    """A layer that ends after its attention (Nemotron-H, if one mixer follows another)."""
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None

@@ -87,7 +87,7 @@ def _ordered(matrix: Projection, parts: Sequence[int], shape: DeltaShape, build:
 
 
 def _part_by_part(parts: Sequence[int], heads: int) -> torch.Tensor:
-    """The order in which rows of `heads` heads stand part by part, which a checkpoint has head by
-    head. parts: rows of one head's."""
+    """Return the order that puts the rows of `heads` heads part by part; a checkpoint has them head
+    by head. parts: rows of one head's parts."""
     by_head = torch.arange(heads * sum(parts)).view(heads, -1)
     return torch.cat([part.flatten() for part in by_head.split(list(parts), dim=1)])

@@ -1,4 +1,4 @@
-"""RMSNorm by groups of values that are gated first (Mamba-2), over whatever ranks hold a group."""
+"""RMSNorm by groups of values that are gated first (Mamba-2); a group may span ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GatedGroupNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(own), requires_grad=False)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the weight comes from in a checkpoint."""
+        """Yield the checkpoint's source of the weight."""
         yield Placement(f"{name}.weight", (self._size,), (self._own,), self.weight.data)
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:

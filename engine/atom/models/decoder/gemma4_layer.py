@@ -53,7 +53,7 @@ class Gemma4Layer(SandwichLayer):
         self.post_feedforward_layernorm_2 = build_norm(hidden_size, spec.norm, build)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the factors come from in a checkpoint."""
+        """Yield the checkpoint's sources of the factors."""
         yield Placement.whole(f"{name}.layer_scalar", self.layer_scalar.data)
         if self._has_experts:
             yield Placement.whole(f"{name}.router.scale", self.router_scale.data)
@@ -67,7 +67,7 @@ class Gemma4Layer(SandwichLayer):
         aux: torch.Tensor | None = None,
         own: torch.Tensor | None = None,
     ) -> Stream:
-        """Run the layer; own [T, D]: its own input, where it has one."""
+        """Run the layer; own [T, D]: its own input, if it has one."""
         given = super().forward(stream, positions, aux).settled().residual
         if self._has_input:
             assert own is not None

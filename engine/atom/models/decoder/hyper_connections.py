@@ -19,8 +19,9 @@ from atom.models.decoder.spec import StreamsSpec
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """Say how a block's result joins the n streams: given [T, n], how much of it goes to each, and
-    mixed [T, n, n], how much of each stream (first) goes to each, both float32."""
+    """The mixing of a block's result with the n streams: given [T, n], the share of the result for
+    each stream, and mixed [T, n, n], the share of each stream (first) for each stream, both
+    float32."""
 
     given: torch.Tensor
     mixed: torch.Tensor
@@ -37,7 +38,7 @@ class Mixing:
 
 
 class HyperConnection(nn.Module):
-    """Mixes the streams before and behind one block, attention or experts."""
+    """Mix the streams before and after one block, attention or experts."""
 
     def __init__(self, spec: StreamsSpec, hidden_size: int) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class HyperConnection(nn.Module):
         self.scale = _floats(3)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameters come from in a checkpoint."""
+        """Yield the checkpoint's sources of the parameters."""
         for kind in ("fn", "base", "scale"):
             yield Placement.whole(f"{name}.{kind}", getattr(self, kind).data)
 
@@ -77,7 +78,7 @@ class HyperConnection(nn.Module):
 
 
 class HyperHead(nn.Module):
-    """Joins the streams behind the last layer."""
+    """Join the streams after the last layer."""
 
     def __init__(self, spec: StreamsSpec, hidden_size: int) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class HyperHead(nn.Module):
         self.hc_scale = _floats(1)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameters come from in a checkpoint."""
+        """Yield the checkpoint's sources of the parameters."""
         for kind in ("hc_fn", "hc_base", "hc_scale"):
             yield Placement.whole(f"{name}.{kind}", getattr(self, kind).data)
 

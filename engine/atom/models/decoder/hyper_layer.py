@@ -1,5 +1,5 @@
 """HyperLayer: a layer between several residual streams (DeepSeek V4), which hyper-connections mix
-before and behind its attention and its experts."""
+before and after its attention and its experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the class of a decoder layer by what its spec says of norms, scales and factors."""
+"""Select the class of a decoder layer by the norms, scales and factors of its spec."""
 
 from __future__ import annotations
 

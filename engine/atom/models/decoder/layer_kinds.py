@@ -1,8 +1,8 @@
-"""A model with one layer of each kind: all that its layers ask of kernels, in a fraction of them.
+"""A model with one layer of each kind: it needs the kernels of all layers, with a fraction of them.
 
-Called by ModelRunner for a pass whose results are of no use. What a layer asks for follows from its
-spec, from the group of the cache that it reads, from the layer before it, whose sum it may add, and
-from whether it is the last.
+ModelRunner calls it for a pass whose results are discarded. A layer's kernels depend on its spec,
+on the group of the cache that it reads, on the previous layer, whose sum it may add, and on whether
+it is the last.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def one_of_each_kind(model: CausalLM, groups: Sequence[Sequence[int]]) -> Iterat
 
 
 def kept_layers(kinds: Sequence[object]) -> list[int]:
-    """The first layer of each kind behind each, and the last: every one behind a layer like its own
-    predecessor. kinds: are alike where they are equal."""
+    """Return the first layer of each kind after each other kind, and the last layer, so that each
+    kept layer follows one like its own predecessor. kinds: equal for layers of the same kind."""
     numbers = [kinds.index(kind) for kind in kinds]
     kept, met = [0], set[tuple[int, int]]()
     for index, pair in enumerate(itertools.pairwise(numbers), start=1):

@@ -1,4 +1,4 @@
-"""The RMS norms of a model's layers, built of what its spec says of them."""
+"""Build the RMS norms of a model's layers from its spec."""
 
 from __future__ import annotations
 
@@ -12,5 +12,6 @@ from atom.models.decoder.spec import NormSpec
 def build_norm(
     size: int, norm: NormSpec, build: Build, order: torch.Tensor | None = None
 ) -> RMSNorm:
-    """Build a norm over `size` elements; order: in which they lie, if not as in the checkpoint."""
+    """Build a norm over `size` elements; order: of the elements, if it differs from the
+    checkpoint's."""
     return RMSNorm(size, norm.eps, ops=build.ops, unit_offset=norm.unit_offset, order=order)

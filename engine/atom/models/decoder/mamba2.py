@@ -19,7 +19,7 @@ from atom.sizing.states import SsdShape
 
 
 class Mamba2Mixer(nn.Module):
-    """A state space model whose steps follow from its tokens; what it gives is gated and normed."""
+    """A state space model whose steps depend on its tokens; its output is gated and normed."""
 
     def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ class MLASelfAttention(nn.Module):
         return attended
 
     def _tokens(self, projected: torch.Tensor) -> tuple[LatentTokens, torch.Tensor]:
-        """The step's tokens, and the compressed queries that theirs were made of."""
+        """Return the step's tokens, and the compressed queries."""
         rest = projected.shape[1] - self._shape.entry_dim
         q, entries = projected.split([rest, self._shape.entry_dim], dim=1)
         compressed = q
@@ -98,7 +98,7 @@ class Indexer(nn.Module):
 
 
 def _index_order(index: IndexShape) -> torch.Tensor | None:
-    """The order of an indexer's elements, of which the first rotate."""
+    """Return the order of an indexer's elements, of which the first rotate."""
     if not index.interleaved:
         return None
     turning = torch.arange(index.rope_dim)
@@ -106,5 +106,5 @@ def _index_order(index: IndexShape) -> torch.Tensor | None:
 
 
 def _tail_order(still: int, order: torch.Tensor | None) -> torch.Tensor | None:
-    """The order of elements of which the first `still` stay and the rest are ordered."""
+    """Return the order of elements of which the first `still` stay and the rest are ordered."""
     return None if order is None else torch.cat((torch.arange(still), still + order))

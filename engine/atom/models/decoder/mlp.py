@@ -32,7 +32,7 @@ class MLP(nn.Module):
         self._activation = activation
 
     def shared(self, gate: Linear | None) -> SharedWeight:
-        """The operations' view of one that every token goes through, as much as a gate says."""
+        """The operations' view of a shared expert, weighed by a gate if there is one."""
         own = None if gate is None else gate.w
         return SharedWeight(self.gate_up_proj.w, self.down_proj.w, self._activation, own)
 
@@ -47,8 +47,8 @@ class MLP(nn.Module):
 
 
 class MoE(nn.Module):
-    """The sum of a few experts' MLPs, chosen and weighed by a router, and of one that every token
-    goes through, whole or as much of it as a gate says, where there is one."""
+    """The sum of a few experts' MLPs, chosen and weighed by a router, and of the shared expert, if
+    there is one, whole or weighed by a gate."""
 
     def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()

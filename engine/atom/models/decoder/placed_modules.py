@@ -12,8 +12,8 @@ from atom.models.decoder.causal_lm import CausalLM
 
 @dataclass(frozen=True, slots=True)
 class PlacedModules:
-    """Modules by their names in a checkpoint. modules: by name; unused: how names begin of what may
-    be left over."""
+    """Modules by their names in a checkpoint. modules: by name; unused: the name prefixes of
+    tensors that may be left over."""
 
     modules: tuple[tuple[str, nn.Module], ...]
     unused: tuple[str, ...]
@@ -26,5 +26,5 @@ class PlacedModules:
 
 
 def placed_model(model: CausalLM) -> PlacedModules:
-    """Collect the modules of a model whose checkpoint has no layer that is wanted beside them."""
+    """Collect the modules of a model whose checkpoint has no further layer to load."""
     return PlacedModules(tuple(model.named_modules()), model.unused_tensors())

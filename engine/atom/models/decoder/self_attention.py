@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
         self.attn = Attention(shape, rotary, norms=norms, ops=build.ops, norms_rotated=rotated)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the sinks come from in a checkpoint, if there are any."""
+        """Yield the checkpoint's source of the sinks, if there are any."""
         if self.sinks is not None:
             region = (self._heads,)
             yield Placement(
@@ -111,7 +111,7 @@ class SelfAttention(nn.Module):
         return qkv.unflatten(1, (-1, self.attn.shape.head_dim))[:, -self.attn.shape.num_kv_heads :]
 
     def _keys_as_values(self, qk: torch.Tensor) -> torch.Tensor:
-        """Copy keys [T, Hkv·D], in the order of a checkpoint, as what follows has them."""
+        """Copy keys [T, Hkv·D] in the order of values, which is the checkpoint's."""
         keys = self._values(qk)
         if self._key_order is not None:
             keys = keys[..., self._key_order.argsort().to(keys.device)]
@@ -126,8 +126,8 @@ class SelfAttention(nn.Module):
         return torch.cat((projected[:, :others], wide.flatten(1)), dim=1)
 
     def _without_gates(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take gates [T, Hq·D] out of what the projections gave, in which each head has its own
-        behind its query."""
+        """Take gates [T, Hq·D] out of the projections' result, in which each head has its own after
+        its query."""
         size = self._gate_heads * self.attn.shape.head_dim
         gated, kv = projected.tensor_split([2 * size], dim=1)
         queries, gates = gated.unflatten(1, (self._gate_heads, 2, -1)).unbind(2)

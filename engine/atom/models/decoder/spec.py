@@ -51,7 +51,7 @@ class NormSpec:
 
 
 class NormPlacement(enum.Enum):
-    """Say where a layer's attention and MLP have a norm."""
+    """The places of norms around a layer's attention and MLP."""
 
     BEFORE = enum.auto()
     AROUND = enum.auto()  # and one behind (Gemma 2 and 3)
@@ -72,8 +72,8 @@ class ExpertsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsSpec:
-    """Describe how hyper-connections mix `count` residual streams: in so many `iterations`; eps:
-    added to shares and sums, norm_eps: of the norm before."""
+    """The mixing of `count` residual streams by hyper-connections. iterations: of the mixing's
+    normalisation; eps: added to shares and sums, norm_eps: of the norm before."""
 
     count: int
     iterations: int
@@ -124,13 +124,13 @@ class PerLayerInputsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """Describes a model of decoder layers. embedding_scale: multiplies what is looked up;
-    logits_softcap: bounds the logits; logits_scale: multiplies what they are computed from;
-    max_position: one more than the last position that is computed; mtp_layers: that a checkpoint
-    may hold behind the model's, for speculation alone; mtp_prefix: how names of these begin, ""
-    where they are numbered on; aux_layers: layers whose inputs are wanted beside the last hidden
-    states, behind all layers what the last norm is given; per_layer_inputs: embeddings that are
-    inputs of each layer's own."""
+    """The settings of a model of decoder layers. embedding_scale: multiplies embeddings;
+    logits_softcap: bounds the logits; logits_scale: multiplies the hidden states of the logits;
+    max_position: one more than the last computed position; mtp_layers: layers that a checkpoint may
+    have after the model's, for speculation alone; mtp_prefix: the prefix of their names, "" if
+    their numbers continue the model's; aux_layers: layers whose inputs are auxiliary hidden states,
+    with the last norm's input as the one after all layers; per_layer_inputs: embeddings that are
+    inputs of each layer."""
 
     hidden_size: int
     vocab_size: int
@@ -156,7 +156,7 @@ class ModelSpec:
         )
 
     def with_layers(self, change: Callable[[LayerSpec], LayerSpec]) -> ModelSpec:
-        """The model with each of its layers changed, those that draft included."""
+        """Return the model with each of its layers changed, including the draft layers."""
         return replace(
             self,
             layers=tuple(change(layer) for layer in self.layers),
@@ -258,8 +258,8 @@ def decoder_spec(
 
 
 def without_positions(spec: ModelSpec) -> ModelSpec:
-    """Let nothing rotate in the layers whose facts say so. Those that keep states are given what
-    others attend by, so that no table is made for them."""
+    """Remove the rotation from the layers whose facts have no positions. Layers that keep states
+    get the rope of the attending ones, so that no table is made for them."""
     attending = [each.facts.attention for each in spec.layers if each.facts.attention.state is None]
     some_turn = any(attention.rope.turns for attention in attending)
 
@@ -286,8 +286,8 @@ def rope_parameters(raw: Mapping[str, Any]) -> dict[str, Any]:
 def rope_by_kind(
     config: ModelConfig, layer: LayerSpec, plain: Mapping[str, Mapping[str, Any]]
 ) -> RopeConfig:
-    """The rope of a layer where those that slide have another than the rest. plain: parameters of
-    each kind, as far as rope_parameters does not say them."""
+    """Return the rope of a layer in a model whose windowed layers have another one than the rest.
+    plain: parameters of each kind, which rope_parameters overrides."""
     attention = layer.facts.attention
     kind = "full_attention" if attention.mask == CAUSAL else "sliding_attention"
     said = (config.hf_config.get("rope_parameters") or {}).get(kind) or {}

@@ -25,7 +25,7 @@ from atom.models.decoder.spec import LayerSpec
 
 
 class WindowedEntriesAttention(nn.Module):
-    """Queries by way of a compressed form, one key for all heads, and what entries are made of."""
+    """Attention with compressed queries, one key for all heads, and the projections of entries."""
 
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class WindowedEntriesAttention(nn.Module):
         return self.compressor.w, None if indexer is None else indexer.w
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the sinks come from in a checkpoint."""
+        """Yield the checkpoint's source of the sinks."""
         own, sinks = (self._heads,), self.sinks.data
         yield Placement(f"{name}.sinks", (self._all_heads,), own, sinks)
 
@@ -107,7 +107,7 @@ class EntryProjections(nn.Module):
         return EntryWeight(self.position_bias.data, self.kv_norm.norm)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameter comes from in a checkpoint."""
+        """Yield the checkpoint's source of the parameter."""
         yield Placement.whole(f"{name}.position_bias", self.position_bias.data)
 
     def added(self, x: torch.Tensor) -> list[torch.Tensor]:

@@ -25,8 +25,8 @@ _MTP_DRAFTS = {"": MtpDraft, "mtp.": QwenMtpDraft, "model.mtp.": MimoMtpDraft}
 
 
 def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
-    """The model's, with auxiliary layers where what drafts for it sees any, and that of a
-    checkpoint of its own that does."""
+    """Return the model's spec, with auxiliary layers if the draft model sees any, and the spec of a
+    separate draft checkpoint, if there is one."""
     spec = model_spec(config.model)
     if config.draft is None:
         drafts = config.speculative is not None and config.speculative.by_layers
@@ -47,7 +47,7 @@ def build_draft(
 
 
 def placed_with_mtp(model: CausalLM, mtp: DraftModel) -> PlacedModules:
-    """Collect a model's modules, and those of the MTP layer in its own checkpoint."""
+    """Collect a model's modules, and those of the MTP layer in the same checkpoint."""
     modules = *model.named_modules(), *mtp.placed_modules(frozenset())
     return PlacedModules(modules, mtp.unused_tensors())
 

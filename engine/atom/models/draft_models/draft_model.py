@@ -23,8 +23,8 @@ from atom.sizing.projection import Projection, Split
 
 class DraftModel(nn.Module, ABC):
     """Base of models that draft tokens. forward: (token ids [T], positions [T], hidden [T, H]) →
-    hidden [n, H] of the tokens that are looked at; of these `draw` makes drafts, and with these it
-    goes on in the model's place."""
+    hidden [n, H] of the tokens that need logits. `draw` makes drafts from these states, which also
+    replace the model's in the next call."""
 
     def __init__(self, embedding: VocabParallelEmbedding) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""EAGLE-3: a checkpoint of its own that sees auxiliary hidden states of three layers of the model.
+"""EAGLE-3: a draft checkpoint that sees auxiliary hidden states of three layers of the model.
 
-arXiv 2503.01840, LlamaForCausalLMEagle3. It draws from a smaller vocabulary; the embedding is the
-model's. Built by build_draft.py.
+arXiv 2503.01840, LlamaForCausalLMEagle3. Its vocabulary is smaller; the embedding is the model's.
+Built by build_draft.py.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Eagle3Draft(DraftModel):
 
 
 class _Eagle3Layer(nn.Module):
-    """A Llama layer that sees the token's embedding beside the hidden state."""
+    """A Llama layer that sees the token's embedding and the hidden state."""
 
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, size: int) -> None:
         super().__init__()
@@ -102,8 +102,7 @@ class _Eagle3Layer(nn.Module):
 
 
 class _DraftVocabulary(nn.Module):
-    """Say which of the model's tokens each of the draft vocabulary is: itself, and so many
-    further."""
+    """Map the draft vocabulary to the model's tokens: token i becomes i + further[i]."""
 
     further: torch.Tensor
 
@@ -113,7 +112,7 @@ class _DraftVocabulary(nn.Module):
         self.register_buffer("further", torch.zeros(size, dtype=torch.int64))
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the table comes from in a checkpoint."""
+        """Yield the checkpoint's source of the table."""
         size = len(self.further)
         yield Placement(name, (size,), ((0, size),), self.further, dtypes=(torch.int64,))
 

@@ -1,9 +1,8 @@
-"""MTP: the layer for multi-token prediction that DeepSeek-V3, GLM-4.5, Qwen3-Next and
-MiMo-V2-Flash come with.
+"""MTP: the layer for multi-token prediction of DeepSeek-V3, GLM-4.5, Qwen3-Next and MiMo-V2-Flash.
 
-arXiv 2412.19437, section 2.2. Embedding and head are the model's. Qwen's goes on from what is
-behind its norm, the others from before it, as vLLM has them; MiMo's sees what is before the model's
-last norm, too, as SGLang has it. Built by build_draft.py.
+arXiv 2412.19437, section 2.2. Embedding and head are the model's. Qwen's layer continues from the
+states after its norm, the others from those before it, as in vLLM; MiMo's also sees the input of
+the model's last norm, as in SGLang. Built by build_draft.py.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from atom.models.draft_models.draft_model import DraftModel, joining, settled
 
 
 class MtpDraft(DraftModel):
-    """The layer of multi-token prediction, which a checkpoint has behind the model's own.
-    sees_stream: what the model's last norm is given, not what is behind it."""
+    """The layer of multi-token prediction, which a checkpoint has after the model's own.
+    sees_stream: the layer sees the input of the model's last norm, and not its output."""
 
     sees_stream = False
     _joining = "eh_proj"  # the matrix that joins embedding and hidden state
@@ -75,7 +74,7 @@ _QWEN_NAMES = {
 
 
 class QwenMtpDraft(MtpDraft):
-    """The layer that Qwen3-Next and Qwen3.5 have under a name of its own, beside the model."""
+    """The layer of Qwen3-Next and Qwen3.5, which has a name outside the model."""
 
     _joining = "fc"
 

@@ -1,5 +1,5 @@
-"""LFM2 (Liquid AI, 2025): short convolutions between gates, and in a few layers attention; in the
-larger model experts behind the first layers."""
+"""LFM2 (Liquid AI, 2025): short convolutions between gates, and attention in a few layers; the
+larger model has experts after the first layers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""JSON schemas as grammars of the answers that fit them.
+"""Convert JSON schemas to grammars of the answers that fit them.
 
-A schema is read exactly, its references are followed, its keywords are laid out as cases, cases
-without a value are dropped, and what is left is written as a grammar. Each keyword is kept or
-refused by name; nothing is passed over. Pure; raises ValueError with the reason.
+A schema is read exactly, its references are followed, its keywords are expanded into cases, cases
+without a value are dropped, and the rest is written as a grammar. Each keyword is enforced or
+refused by name; none is ignored. Pure; raises ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ __all__ = ["check_schema", "schema_to_grammar"]
 def schema_to_grammar(
     text: str, *, one_line: bool = False, at: tuple[str, ...] = (), bare: bool = False
 ) -> str:
-    """The grammar (EBNF, root rule `root`) of a schema given as JSON text. at: the place in it
-    whose values are meant; bare: a value that is a string is written without quotes and escapes.
+    """Return the grammar (EBNF, root rule `root`) of a schema given as JSON text. at: the place in
+    the schema whose values the grammar describes; bare: a value that is a string is written without
+    quotes and escapes.
 
-    Raises ValueError: what is not kept, where, and what to write instead."""
+    Raises ValueError with the keyword that is not enforced, its place, and the alternative.
+    """
     schema = _read(text)
     root = (Place(at),)
     try:
@@ -60,7 +62,7 @@ def _read(text: str) -> Any:
 
 
 def _nothing_fits(inhabitation: Inhabitation, root: Conjunction) -> SchemaError:
-    """The error that names the deepest place without a value, and what it says."""
+    """Return the error that names the deepest place without a value, and its keywords."""
     expansion = inhabitation.expansion
     path = expansion.place_of(inhabitation.emptiest(root))
     schema = expansion.document.at(path)

@@ -32,8 +32,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The values that an answer to a conjunction may have: no members but those it names, where it
-    does not say additionalProperties."""
+    """The values that an answer to a conjunction may have: no members but those it names, unless it
+    has additionalProperties."""
 
     conjunction: Conjunction
 
@@ -64,7 +64,7 @@ class Numbers:
 
 
 class Reading(Enum):
-    """Describe how a pattern is meant where ECMA-262 and Python differ about what it matches."""
+    """The meaning of a pattern if ECMA-262 and Python differ about its matches."""
 
     MATCHES = "found by both"
     LACKS = "found by neither"

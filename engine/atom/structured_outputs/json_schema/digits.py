@@ -129,7 +129,7 @@ def _fraction() -> Node:
 
 
 def _split(bound: Number) -> tuple[int, str]:
-    """Whole part and digits behind the point, of the number without its sign."""
+    """Return the whole part and the digits after the point, of the number without its sign."""
     text = format(bound, "f") if isinstance(bound, Decimal) else str(bound)
     whole, _, fraction = text.lstrip("-").partition(".")
     return int(whole), fraction.rstrip("0")

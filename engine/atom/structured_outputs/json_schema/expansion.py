@@ -1,8 +1,8 @@
-"""Expansion: the cases of each place in a schema, with references followed and choices laid out.
+"""Expansion: the cases of each place in a schema, with references followed and alternatives listed.
 
-allOf, `$ref` and the like put cases together, anyOf and oneOf lay them side by side, if and the
-dependent keywords do both. oneOf is kept where no answer can fit two of its parts; another is
-refused. Work is bounded. Pure.
+allOf, `$ref` and the like combine cases, anyOf and oneOf list alternatives, if and the dependent
+keywords do both. oneOf is enforced if no answer can fit two of its parts, and refused otherwise.
+Work is bounded. Pure.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Expansion:
         return found
 
     def _parts(self, schema: Schema, path: Path) -> Iterator[list[Case]]:
-        """Lists of cases, of each of which one holds."""
+        """Yield lists of cases; of each list one case holds."""
         for keyword in REFERENCES:
             if keyword in schema:
                 yield self._of(Place(self.document.target(path, keyword)))
@@ -172,7 +172,8 @@ class Expansion:
         return [*side("then", negated=False), *side("else", negated=True)]
 
     def _dependent(self, schema: Schema, path: Path) -> Iterator[list[Case]]:
-        """An object lacks the member, or keeps to what comes with it."""
+        """Yield the cases of dependent keywords: an object lacks the member, or also fits the
+        dependency."""
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
             for name, wanted in schema.get(keyword, {}).items():
                 present = [having(name)]
@@ -283,7 +284,7 @@ def _names(layers: tuple[MembersLayer, ...]) -> tuple[str, ...]:
 
 
 def _sealed(members: Members, rest: Conjunction, always: bool) -> Members:
-    """Add a layer for members that none of its layers speaks of, or names (always)."""
+    """Add a layer for members that none of the layers constrains or, with `always`, names."""
     if any(layer.given for layer in members.layers) and not always:
         return members
     named = tuple((name, ANYTHING) for name in dict.fromkeys(_names(members.layers)))

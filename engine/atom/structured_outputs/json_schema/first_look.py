@@ -1,8 +1,8 @@
-"""A first look at a schema, in time that grows with its length alone: whether each place in reach
-has keywords of the right shape, references that lead somewhere, and patterns that are kept.
+"""A first check of a schema, in time that is linear in its length: each reachable place must have
+keywords of the right form, references that resolve, and supported patterns.
 
-What a schema means (its alternatives, whether any value fits) is worked out where it is compiled.
-Pure; used before a request is queued.
+The compile step determines a schema's meaning (its alternatives, whether any value fits). Pure;
+used before a request is queued.
 """
 
 from __future__ import annotations

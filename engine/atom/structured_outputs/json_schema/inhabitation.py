@@ -49,7 +49,7 @@ class Inhabitation:
         return frozenset(kind for kind in case.types if self._has(case, kind, whole))
 
     def live_items(self, conjunction: Conjunction, case: Case) -> ItemPlan:
-        """The plan of an array; without the prefix that is not asked for where it recurs."""
+        """Return the plan of an array; without its optional prefix if that recurs."""
         plan = self.items(case)
         if conjunction in self._whole:
             return plan
@@ -134,7 +134,7 @@ class Inhabitation:
                 yield (*items.rest, *wanted)
 
     def _settle(self, reached: list[Conjunction]) -> None:
-        """First arrays with their whole prefix; then those that end only without it."""
+        """Settle arrays with their whole prefix first, then those that end only without it."""
         waiting = reached[::-1]  # what is deeper first
         for whole in (True, False):
             while True:

@@ -1,4 +1,4 @@
-"""What becomes of an array's items: those at the front, each its own, and those behind. Pure."""
+"""The plan of an array's items: the first ones, each with its own schema, and the rest. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from atom.structured_outputs.json_schema.cases import Conjunction, Items, join
 
 @dataclass(frozen=True, slots=True)
 class ItemPlan:
-    """Allows low to high items: first those of the prefix, then any number of the rest. least: how
-    many the schema asks for; low counts the whole prefix."""
+    """A plan of low to high items: first those of the prefix, then any number of the rest. least:
+    the number that the schema requires; low counts the whole prefix."""
 
     prefix: tuple[Conjunction, ...]
     rest: Conjunction
@@ -21,9 +21,10 @@ class ItemPlan:
 
 
 def plan_items(items: Items, nothing: Callable[[Conjunction], bool]) -> ItemPlan:
-    """Plan the items of an array. nothing: that no value fits, for sure.
+    """Plan the items of an array. nothing: returns whether certainly no value fits.
 
-    A prefix is given in full, and nothing behind it, where no schema speaks of more items."""
+    If no schema constrains further items, the whole prefix is required and no further item allowed.
+    """
     longest = max((len(layer.prefix) for layer in items.layers), default=0)
     prefix = tuple(
         join(

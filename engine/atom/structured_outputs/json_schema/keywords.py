@@ -1,7 +1,8 @@
-"""Every keyword of JSON schema, draft 4 to 2020-12, and OpenAPI: kept, annotation, or refused.
+"""Every keyword of JSON schema, draft 4 to 2020-12, and OpenAPI: enforced, annotation, or refused.
 
-KEPT has what each keyword's value must look like; the docs' table is held to these. What stands in
-none of the three is no keyword: JSON schema has it passed over, as all validators do. Pure.
+KEPT has the required form of each keyword's value; a test holds the documentation's table to these
+lists. A key in none of the three is not a keyword: it is ignored, as JSON schema requires and all
+validators do. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What becomes of an object's members: named ones, in their order, and those without a name.
+"""The plan of an object's members: named ones, in their order, and those without a name.
 
-Layers of one case are laid over each other: a name gets what every layer asks of it. Names that no
-schema has are told apart by which patterns they match, so that each key has one meaning. Pure.
+The layers of one case are combined: a name gets the constraints of every layer. Names that no
+schema has are distinguished by the patterns they match, so each key has one meaning. Pure.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class MemberPlan:
 
 
 def closes(members: Members) -> bool:
-    """Return whether an answer has no members but those that are named: where no schema speaks of
-    others by additionalProperties, and one names some, as many as are asked for."""
+    """Return whether an answer has only named members: no schema has additionalProperties, and one
+    names members, as many as are required."""
     given = [layer.given for layer in members.layers]
     if True in given or False not in given:
         return False
@@ -60,7 +60,8 @@ def closes(members: Members) -> bool:
 
 
 def is_empty_object(members: Members, nothing: Callable[[Conjunction], bool]) -> bool:
-    """Return whether a member that is required cannot be; nothing: that no value fits, for sure."""
+    """Return whether a required member cannot exist; nothing: returns whether certainly no value
+    fits."""
     return any(nothing(value_of(members, name)) for name in members.required)
 
 

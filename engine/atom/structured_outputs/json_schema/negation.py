@@ -1,7 +1,7 @@
-"""Negation: the cases of the values that a schema does not take, for `not`, `if` and oneOf.
+"""Negation: the cases of the values that a schema does not accept, for `not`, `if` and oneOf.
 
-Keyword by keyword: a value fails a schema when it fails one of its keywords, each of which concerns
-one type. A keyword whose opposite no grammar says is refused by name. Pure.
+A value fails a schema if it fails one of its keywords, each of which concerns one type. A keyword
+whose opposite no grammar can express is refused by name. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The numbers of a case as languages of digits: bounds of any size, divisors, values left out.
+"""The numbers of a case as languages of digits: bounds of any size, divisors, excluded values.
 
-Whole numbers are written without fraction or exponent. A fraction beside a bound has so few digits
+Whole numbers are written without fraction or exponent. A fraction near a bound has so few digits
 that a validator which reads it as a double still finds it on the right side. Pure.
 """
 
@@ -105,7 +105,7 @@ def _whole(numbers: Numbers, divisor: Fraction | None, excluded: list[Number]) -
 
 
 def _tens(low: int | None, high: int | None, step: int) -> Node:
-    """Multiples of a power of ten: a number, and its zeros behind it."""
+    """Return multiples of a power of ten: a number, followed by its zeros."""
     if step == 1:
         return whole_range(low, high)
     least = None if low is None else -(-low // step)
@@ -151,7 +151,7 @@ def _not_kept(divisor: Number) -> UnkeptError:
 def _fractions(
     numbers: Numbers, divisor: Fraction | None, excluded: list[Number], *, alone: bool
 ) -> Iterator[TextLanguage]:
-    """Numbers with a fraction; alone: those that are whole do not count."""
+    """Yield numbers with a fraction; alone: without the whole ones."""
     places = _places(numbers)
     if divisor is not None:
         power = divisor.denominator.bit_length() - 1
@@ -183,13 +183,13 @@ def _fractions(
 
 
 def _places(numbers: Numbers) -> int:
-    """Digits that a fraction may have beside these bounds."""
+    """Return the most digits of a fraction within these bounds."""
     bounds = [bound for bound in (numbers.low, numbers.high) if bound is not None]
     return _DOUBLE_DIGITS - max((len(str(abs(int(bound)))) for bound in bounds), default=1)
 
 
 def _listed(numbers: Numbers, divisor: Fraction) -> TextLanguage:
-    """Describe every multiple in a short range, but those that validators' arithmetic does not
+    """Return every multiple in a short range, except those that validators' arithmetic does not
     find."""
     if numbers.low is None or numbers.high is None:
         raise _not_kept(numbers.divisors[0])

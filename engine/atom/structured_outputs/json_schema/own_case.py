@@ -1,7 +1,7 @@
-"""What one schema says by itself, without those it refers to or is put together from: one Case.
+"""The case of one schema by itself, without the schemas that it refers to or combines.
 
-Reads spellings of every draft: boolean exclusiveMinimum (4), lists of items with additionalItems
-(4 to 2019-09), prefixItems (2020-12), OpenAPI's nullable. Pure; used by Expansion.
+Reads spellings of every draft: boolean exclusiveMinimum (4), lists of items with additionalItems (4
+to 2019-09), prefixItems (2020-12), OpenAPI's nullable. Pure; used by Expansion.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""SchemaDocument: one schema, its places, and where each reference in it leads.
+"""SchemaDocument: one schema, its places, and the targets of its references.
 
 Resolves `$ref` by JSON pointer (through arrays too, with ~0, ~1 and percent-escapes), by anchor and
-by `$id`; nothing outside the schema is ever read. `$dynamicRef` and `$recursiveRef` are resolved
-where one place alone can be meant. Pure.
+by `$id`; it never reads anything outside the schema. `$dynamicRef` and `$recursiveRef` are resolved
+if they can have only one target. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WRONG_TILDE = re.compile(r"~(?![01])")
 
 class SchemaDocument:
     """A schema with its references resolved. dialect: the year or number that `$schema` names; None
-    when the schema does not say."""
+    if there is none."""
 
     def __init__(self, root: Any) -> None:
         self._made: dict[Path, Any] = {}
@@ -56,7 +56,7 @@ class SchemaDocument:
         return path
 
     def target(self, path: Path, keyword: str) -> Path:
-        """Return where the reference at a path leads. Raises `SchemaError`."""
+        """Return the target of the reference at a path. Raises `SchemaError`."""
         reference = self.at(path)[keyword]
         if keyword == "$recursiveRef":
             return self._recursive_target(path, reference)

@@ -1,7 +1,7 @@
-"""Rows: parts in a fixed order, some of which may be left out, with commas between those that come.
+"""Rows: parts in a fixed order, some of them optional, with commas between those present.
 
-Members of an object and items of a set are such rows. How many came is counted only where that
-decides anything. Pure.
+Members of an object and items of a set are such rows. The present parts are counted only if their
+number matters. Pure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of low to high parts in all; more: what may follow the named ones, any number of times,
-    which counts as one when all of it may be the same (once)."""
+    """A row of low to high parts in all; more: further parts after the named ones, any number of
+    times; once: they count as one, since all of them may be the same."""
 
     parts: Sequence[Part]
     more: str | None
@@ -76,7 +76,7 @@ class _Row:
         return range(min(self._required[at], self._cap), min(at, self._cap) + 1)
 
     def _from(self, at: int, count: int, behind: dict[int, str | None]) -> str | None:
-        """Write the row from a part on, behind `count` others; None when no row fits."""
+        """Write the row from a part on, after `count` others; None if no row fits."""
         part, reached = self._row.parts[at], min(count + 1, self._cap)
         most = self._row.high
         taken = None

@@ -139,7 +139,7 @@ class SchemaGrammar:
         return f'"\\"" {least}{self._free_characters()}'
 
     def _free_characters(self) -> str:
-        """The rest of a text behind its opening quotation mark."""
+        """Write the rest of a text after its opening quotation mark."""
         name = self._free
         if not name:
             name = self._free = self._writer.reserve("t")
@@ -163,7 +163,7 @@ class SchemaGrammar:
         return f'"[" {within} {body} {within} "]"'
 
     def _set(self, plan: ItemPlan) -> str:
-        """Different items, of which there are few."""
+        """Write an array of distinct items, if there are few of them."""
         found: list[str] = []
         for case in self._inhabitation.live_cases(plan.rest):
             if case.values is None:
@@ -229,8 +229,8 @@ class SchemaGrammar:
 
 
 def _with_values(case: Case) -> Case:
-    """A case that lists its values, where they are few: null, true, false and a short range of
-    whole numbers. Raises `SchemaError`."""
+    """Return a case that lists its values, which must be few: null, true, false and a short range
+    of whole numbers. Raises `SchemaError`."""
     low, high = whole_bounds(case.numbers) if "integer" in case.types else (0, -1)
     short = low is not None and high is not None and high - low < _MOST_DIFFERENT
     if not (short and case.types <= {"null", "boolean", "integer"}):

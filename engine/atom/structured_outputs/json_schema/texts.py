@@ -1,7 +1,7 @@
-"""The texts of a case as a language: its pattern, length, format and excluded values at once.
+"""The texts of a case as a language: its pattern, length, format and excluded values combined.
 
-One expression alone stays an expression, which is the quickest to follow; several conditions become
-an automaton. A long bound beside a pattern is shared out among the pattern's endless parts. Pure.
+A single expression stays an expression, which is the fastest to match; several conditions become an
+automaton. A long bound with a pattern is divided among the pattern's unbounded parts. Pure.
 """
 
 from __future__ import annotations

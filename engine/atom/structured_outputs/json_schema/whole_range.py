@@ -1,5 +1,5 @@
-"""WholeRange: whole numbers between two bounds, read digit by digit; a condition for automata that
-have others beside it. Pure."""
+"""WholeRange: whole numbers between two bounds, read digit by digit; a condition for automata with
+further conditions. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WholeRange:
         )
 
     def _side(self, bound: int, negative: bool, count: int, order: int) -> int:
-        """Tell whether the number is below, at or above the bound: -1, 0 or 1."""
+        """Return whether the number is below, at or above the bound: -1, 0 or 1."""
         if negative != (bound < 0) or bound == 0:
             return -1 if negative else 1
         longer = count - len(_digits(bound))

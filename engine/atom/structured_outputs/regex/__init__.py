@@ -1,5 +1,5 @@
-"""Regular expressions as clients write them (ECMA-262's, as JSON schema says): parsed into a small
-tree, put together as languages, and written as the grammar of what a model may say. Pure."""
+"""Clients' regular expressions (ECMA-262's, as in JSON schema): parsed into a small tree, combined
+as languages, and written as the grammar of a model's answers. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ __all__ = ["regex_to_grammar"]
 
 
 def regex_to_grammar(text: str) -> str:
-    """The grammar (EBNF, root rule `root`) of the texts that an expression matches from start to
-    end. Raises ValueError: what is not kept, where, and what to write instead."""
+    """Return the grammar (EBNF, root rule `root`) of the texts that an expression matches from
+    start to end. Raises ValueError with the part that is not supported, its place, and the
+    alternative."""
     node = matched(text)
     if shortest(node) == inf:
         raise RegexError(f"no text matches the regular expression {text!r}; mend it")

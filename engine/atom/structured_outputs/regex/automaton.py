@@ -1,8 +1,8 @@
-"""Automaton: the texts that keep several conditions at once, as a small deterministic automaton.
+"""Automaton: the texts that fulfil several conditions at once, as a small deterministic automaton.
 
-Conditions are expressions (wanted or not), bounds on the length, and divisibility of the digits.
-Built state by state within a bound, so that what is empty is found out and what is too large is
-refused. Pure; used where one expression alone does not say it.
+Conditions are expressions (wanted or not), bounds on the length, and divisibility of the digits. It
+is built state by state within a bound, so that an empty language is detected and one that is too
+large is refused. Pure; used if one expression alone does not suffice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Condition(Protocol):
         """Characters in the same of these are the same to it."""
 
     def step(self, state: Any, code: int) -> Hashable:
-        """The state behind a character; None when no text goes on from there."""
+        """Return the state after a character; None if no text continues from there."""
 
     def accepts(self, state: Any) -> bool:
         """Return whether the text may end there."""
@@ -175,7 +175,7 @@ def _step(
 
 
 def _classes(sets: Iterable[CharacterSet]) -> list[CharacterSet]:
-    """All characters in as few sets as tell the given ones apart."""
+    """Partition all characters into the fewest sets that distinguish the given ones."""
     known = list(dict.fromkeys((*sets, EVERY)))
     cuts = sorted({cut for one in known for first, last in one.ranges for cut in (first, last + 1)})
     members: dict[int, list[int]] = {}
@@ -192,7 +192,7 @@ def _classes(sets: Iterable[CharacterSet]) -> list[CharacterSet]:
 
 
 def _trimmed(moves: list[Moves], accepting: set[int]) -> tuple[list[Moves], set[int]]:
-    """Keep only states from which the text can end; no states when the start is none of them."""
+    """Keep only states from which the text can end; no states if the start is not one of them."""
     sources: dict[int, set[int]] = {}
     for state, found in enumerate(moves):
         for target in found.values():

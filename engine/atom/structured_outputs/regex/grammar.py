@@ -1,7 +1,7 @@
-"""Writes languages of texts in the grammar, as they stand (TEXT) or as JSON writes them (JSON).
+"""Write languages of texts as a grammar: verbatim (TEXT) or as JSON strings (JSON).
 
 A JSON string holds a quotation mark, a backslash or a control character only as an escape: each
-character of the value is written in the one way that JSON's writers have for it. Pure.
+character of the value has the one spelling of JSON's writers. Pure.
 """
 
 from __future__ import annotations
@@ -66,10 +66,12 @@ def _repeated(node: Repeat, encoding: Encoding) -> str:
 
 
 def counted_characters(allowed: CharacterSet, low: int, high: int, encoding: Encoding) -> str:
-    """Write low to high characters of a set as an expression of xgrammar's, which it follows
-    without a rule for each character; rules that are counted take it seconds for a mask.
+    """Write low to high characters of a set as an expression of xgrammar's, which it matches
+    without a rule for each character; with counted rules a mask takes it seconds.
 
-    Where many may come none of them is one that JSON escapes, unless only such are meant."""
+    If many characters may come, characters that JSON escapes are excluded, unless the set has no
+    others.
+    """
     plain = allowed - (_ESCAPED if encoding is Encoding.JSON else _NUL)
     if not plain or high <= 1:
         return counted(characters(allowed, encoding), low, high)
@@ -131,8 +133,9 @@ def _class(allowed: CharacterSet) -> str:
 
 
 def _in_regex(allowed: CharacterSet) -> str:
-    """The class in xgrammar's expressions, which have no escape for what is past U+FFFF, and read
-    a range between lengths of UTF-8 wrongly: U+07FF and U+FFFF are left out as gaps in it."""
+    """Write the class in xgrammar's expressions. These have no escape for characters past U+FFFF,
+    and misread a range between lengths of UTF-8, so U+07FF and U+FFFF are left out as gaps in
+    it."""
     parts = []
     for first, last in allowed.ranges:
         starts = [first, *(start for start in _UTF8_LENGTHS if first < start <= last)]
@@ -157,13 +160,14 @@ def _code(code: int) -> str:
 def automaton_expression(
     automaton: Automaton, encoding: Encoding, writer: GrammarWriter, closing: str
 ) -> str:
-    """An element of the grammar; closing: the literal behind each text, so that a rule ends where
-    the text does."""
+    """Write an automaton as an element of the grammar; closing: the literal after each text, so
+    that a rule ends with the text."""
     return _States(automaton, encoding, writer, closing).element(0, 0)
 
 
 class _States:
-    """A rule for each state that several lead to; others stand where they are reached."""
+    """Rules for the states that are reached from several others; the other states are written
+    inline."""
 
     def __init__(
         self, automaton: Automaton, encoding: Encoding, writer: GrammarWriter, closing: str

@@ -1,7 +1,7 @@
-"""Merging of states that nothing tells apart, which makes an automaton's grammar smaller. Pure.
+"""Merge indistinguishable states, which makes an automaton's grammar smaller. Pure.
 
-Small automata are made minimal (Moore). In large ones, which come from bounds on length and so have
-next to no cycles, states that lead alike are made one from the back, which takes one pass.
+Small automata are minimised (Moore). Large ones come from bounds on length and so have next to no
+cycles; their states with equal continuations are merged from the back, in one pass.
 """
 
 from __future__ import annotations

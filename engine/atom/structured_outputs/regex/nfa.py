@@ -58,7 +58,7 @@ class Nfa:
         return len(self._moves) - 1
 
     def _add(self, node: Node, start: int) -> int:
-        """Lead from a state through the node; the state behind it."""
+        """Add the node's transitions from a state; return the state after it."""
         match node:
             case Characters():
                 end = self._state()

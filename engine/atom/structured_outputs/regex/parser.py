@@ -1,10 +1,10 @@
-"""Reads a regular expression: ECMA-262's, as JSON schema's `pattern` is, with the few spellings of
-Python's that mean the same in both.
+"""Parse a regular expression of ECMA-262, the dialect of JSON schema's `pattern`, with a few of
+Python's spellings that have the same meaning.
 
-What no finite automaton says (look-around, back-references), what the dialects read differently,
-and what is no expression at all is refused by name, with a remedy. Where the dialects disagree
-about a set of characters the reading is narrow (what all take) or, for the complement of a
-language, `loose` (what any takes). Pure.
+Features beyond finite automata (look-around, back-references), features that the dialects interpret
+differently, and invalid expressions are refused by name, with a remedy. If the dialects disagree
+about a set of characters, the result is the narrow set (characters that all accept) or, for the
+complement of a language, the `loose` one (characters that any accepts). Pure.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class _Parser:
         return inner
 
     def _escape(self, *, in_class: bool) -> CharacterSet:
-        """Read the characters that are meant behind a backslash."""
+        """Return the characters of an escape, after its backslash."""
         named = self._named_set()
         if named is not None:
             return named

@@ -1,7 +1,7 @@
-"""Anchors worked out: the whole texts in which an expression is found, or that it spans.
+"""Resolve anchors: the whole texts that contain a match of an expression, or match it as a whole.
 
-JSON schema's `pattern` is searched for, not matched whole. Anchors in the middle count: what stands
-before a start, or behind an end, must be empty. Pure.
+JSON schema's `pattern` is searched for, not matched whole. Anchors in the middle count: the text
+before a start, or after an end, must be empty. Pure.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Branch:
 
 
 def _between(branch: _Branch, end: Node) -> Node:
-    """Add free text where no anchor is; what borders on it need not be repeated."""
+    """Add free text on the sides without an anchor; parts next to it need not repeat."""
     parts = list(branch.body.parts if isinstance(branch.body, Sequence) else [branch.body])
     if not branch.at_start:
         parts = _least(parts)

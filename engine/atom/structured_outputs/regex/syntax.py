@@ -1,4 +1,4 @@
-"""The tree of a regular expression, and what can be said of a tree without running it. Pure."""
+"""The tree of a regular expression, and properties of a tree that need no matching. Pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def choice(*options: Node) -> Node:
 
 
 def repeat(node: Node, low: int, high: int | None) -> Node:
-    """A repetition without needless ambiguity: what is repeated without end is not empty itself."""
+    """Make a repetition without needless ambiguity: a node that repeats without bound is not empty
+    itself."""
     if high == 0 or node in (EMPTY, NEVER):
         return NEVER if node == NEVER and low > 0 else EMPTY
     if (low, high) == (1, 1):
