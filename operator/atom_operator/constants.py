@@ -62,6 +62,8 @@ ADAPTER_SERVED: Final = "served"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 # Of the spec for which a workload's revision (the failed one, where it was rolled back) was made.
 ANNOTATION_SPEC_DIGEST: Final = f"{GROUP}/spec-digest"
+# Of pods: limits that they have because a ResourceQuota counts them, as container.resource.
+ANNOTATION_QUOTA_LIMITS: Final = f"{GROUP}/quota-limits"
 ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas-owner"
 REPLICAS_OF_AUTOSCALER: Final = "autoscaler"
 ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"

@@ -104,7 +104,7 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     return result
 
 
-def _shared_memory_bytes(engine: EngineOptions, accelerator: Accelerator) -> int:
+def shared_memory_bytes(engine: EngineOptions, accelerator: Accelerator) -> int:
     """Size of /dev/shm. Its pages count against the container's memory, hence never without a
     limit, and on a CPU never more than an eighth of that memory. On GPUs every rank's collectives
     exchange through it: a GiB for each, and one for the processes."""
@@ -118,7 +118,7 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     """Volumes of the pod."""
     memory = {
         "medium": "Memory",
-        "sizeLimit": memory_quantity(_shared_memory_bytes(plan.engine, plan.accelerator)),
+        "sizeLimit": memory_quantity(shared_memory_bytes(plan.engine, plan.accelerator)),
     }
     result: list[dict[str, Any]] = [
         {"name": "cache", "emptyDir": {}},

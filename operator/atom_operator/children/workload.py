@@ -15,10 +15,11 @@ from atom_operator.children import naming
 from atom_operator.children.device_claim import CLAIM, claim_template_name
 from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
+from atom_operator.children.engine_pod.preflight import preflight_container
+from atom_operator.children.engine_pod.quota_limits import with_quota_limits
 from atom_operator.children.leader_worker_set import group_annotations, leader_worker_set
 from atom_operator.children.model_sources.model_image import image_sidecar
 from atom_operator.children.overlay import OverlayError, merge_pod_template
-from atom_operator.children.preflight import preflight_container
 from atom_operator.children.template_removal import remove_fields
 from atom_operator.children.volumes import volumes, with_disk
 from atom_operator.domain import (
@@ -117,7 +118,8 @@ def pod_template(plan: Plan) -> Manifest:
     if plan.pods.template_removed:  # copying a template costs a tenth of a reconcile
         template = remove_fields(template, plan.pods.template_removed)
     _check_still_ours(template, plan.identity.key.name)
-    return with_disk(plan.pods, without_escalation(template))
+    template = with_disk(plan.pods, without_escalation(template))
+    return with_quota_limits(plan.engine, plan.accelerator, plan.pods, template)
 
 
 def without_escalation(template: Manifest) -> Manifest:

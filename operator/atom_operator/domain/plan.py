@@ -23,6 +23,7 @@ from atom_operator.domain.options import (
 from atom_operator.domain.origin import Origin
 from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import CapacityVerdict, Evidence, InspectedConfig
+from atom_operator.domain.resources import LimitAsked
 from atom_operator.domain.rollout_state import Rollout
 from atom_operator.integration_values import ENGINE_USER_ID, Integrations, ObjectMetadata
 
@@ -80,7 +81,8 @@ class PodsPlan:
     template_removed: paths that are taken out of the pod template; profile: is laid below the spec;
     user_id: of the pods' processes, None if the cluster assigns one; disk_bytes: of its node that
     each pod requests; disk_is_stated: by the spec, wherever the caches are; host_bytes: memory of
-    the node for adapters and for weights that sleep.
+    the node for adapters and for weights that sleep; quota_limits: limits that a ResourceQuota
+    of the namespace asks for.
     """
 
     template: Mapping[str, Any] | None = None
@@ -90,6 +92,7 @@ class PodsPlan:
     disk_bytes: int | None = None
     disk_is_stated: bool = False
     host_bytes: int = 0
+    quota_limits: tuple[LimitAsked, ...] = ()
     jobs: JobOptions = field(default_factory=JobOptions)
 
     @property

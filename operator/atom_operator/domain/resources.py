@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 
@@ -30,6 +30,13 @@ _QUANTITY = re.compile(
 )
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = "KMGTPE"
+
+
+class LimitAsked(NamedTuple):
+    """A limit that a ResourceQuota counts and that a container of a pod does not state."""
+
+    container: str
+    resource: str  # cpu or memory: the only resources of which a quota wants a limit stated
 
 
 @lru_cache(maxsize=4096)

@@ -13,13 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atom_operator.domain import DeploymentState, Observed, PodRevision, PodState
-from atom_operator.domain.resources import Resources, amount, amount_text, given_back
+from atom_operator.domain.resources import LimitAsked, Resources, amount, amount_text, given_back
 from atom_operator.pods.refused_names import makers_of_refused
 
 _REFUSAL = re.compile(
     r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<requested>\S+), "
     r"used: (?P<used>\S+), limited: (?P<limited>[^\s;]+)"
 )
+
+_UNSTATED = re.compile(r"failed quota: [^:\s]+: must specify (?P<limits>.+)")
+_LIMIT = re.compile(r"\blimits\.(?P<resource>cpu|memory) for: (?P<containers>[a-z0-9,-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,18 @@ def refusal_of_new_pods(
 def _makers(pods: Iterable[PodState]) -> frozenset[str]:
     """The names of the ReplicaSets that made pods, of which each pod's begins with its own's."""
     return frozenset(pod.name.rpartition("-")[0] for pod in pods)
+
+
+def limits_asked(message: str | None) -> tuple[LimitAsked, ...]:
+    """Return the limits that a quota of the namespace counts and that containers do not state, by
+    the API server's words: "failed quota: team: must specify limits.cpu for: engine"."""
+    match = _UNSTATED.search(message or "")
+    found = _LIMIT.finditer(match.group("limits")) if match is not None else ()
+    return tuple(
+        LimitAsked(container, limit.group("resource"))
+        for limit in found
+        for container in limit.group("containers").split(",")
+    )
 
 
 def still_refused(message: str, old: Sequence[Resources], started: int) -> bool:

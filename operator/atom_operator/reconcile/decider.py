@@ -63,6 +63,7 @@ from atom_operator.reconcile.keep_rendering import (
     is_in_place,
     kept_rendering,
     with_budget_of,
+    with_quota_limits,
 )
 from atom_operator.reconcile.planning import plan_spec
 from atom_operator.reconcile.prerequisites import (
@@ -245,8 +246,8 @@ class Decider:
             return Decision(problems=(unshareable,))
         observed = look.observed
         fresh = RevisionInForce(pod_revision(plan), plan)
-        asked = _asked_revision(fresh, look)
-        facts = await self.facts.facts(asked, fresh.pods, look)
+        asked, refused = await self.facts.admitted(_asked_revision(fresh, look), observed)
+        facts = await self.facts.facts(asked, fresh.pods, look, refused)
         asked = with_facts(asked, facts, observed)
         decision = Decision(plan=asked.plan, overlay=overlay, jobs=_jobs(facts.weights))
         if facts.weights.waiting is not None and not is_in_place(observed, asked.pods):
@@ -286,7 +287,7 @@ def _asked_revision(fresh: RevisionInForce, look: Look) -> RevisionInForce:
     observed, rollout = look.observed, look.rollout
     kept = kept_rendering(
         observed,
-        with_budget_of(observed, fresh),
+        with_budget_of(observed, with_quota_limits(observed, fresh)),
         spec_seen=rollout.is_seen,
         may_roll_back=look.rules.may_roll_back,
     )

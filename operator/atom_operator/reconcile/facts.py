@@ -39,7 +39,8 @@ from atom_operator.domain import (
 )
 from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.plan.learning import evidence_for, learn
-from atom_operator.reconcile.keep_rendering import without_own_evidence
+from atom_operator.plan.quota import limits_asked
+from atom_operator.reconcile.keep_rendering import limited, without_own_evidence
 from atom_operator.reconcile.planning import Surroundings, model_key, wants_nodes
 from atom_operator.reconcile.prerequisites import (
     Step,
@@ -150,14 +151,30 @@ class FactsReader:
         text = ((found or {}).get("data") or {}).get(reference.key)
         return None if text is None else str(text)
 
-    async def facts(self, asked: RevisionInForce, fresh: PodRevision, look: Look) -> Facts:
+    async def admitted(
+        self, asked: RevisionInForce, observed: Observed
+    ) -> tuple[RevisionInForce, RolloutWait | None]:
+        """Return the revision with the limits that a ResourceQuota asks for, and why its pods would
+        be refused nevertheless; None if they would not be."""
+        if not is_due(observed, asked.pods):
+            return asked, None
+        refused = await self._refusal(asked.plan, observed, asked.pods)
+        more = limited(asked, limits_asked(refused.words if refused is not None else None))
+        if more.pods.name == asked.pods.name:
+            return asked, refused
+        return more, await self._refusal(more.plan, observed, more.pods)
+
+    async def facts(
+        self,
+        asked: RevisionInForce,
+        fresh: PodRevision,
+        look: Look,
+        refused: RolloutWait | None,
+    ) -> Facts:
         """Read the inputs of the choice of a revision."""
         plan, observed = asked.plan, look.observed
         spec = fresh.template["spec"]
         names = [name for name in revisions_there(observed) if name != asked.pods.name]
-        refused = None
-        if is_due(observed, asked.pods):
-            refused = await self._refusal(plan, observed, asked.pods)
         return Facts(
             shared=await asked_by_others(self.port, self.fleet, plan.identity.key, spec),
             weights=await fetch_weights(self.port, self.engines, plan, observed.at),

@@ -3,12 +3,15 @@ called by the reconciler between planning and rendering."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from atom_operator.children.engine_pod.quota_limits import quota_limits_of
 from atom_operator.children.workload import pod_revision
 from atom_operator.constants import ENGINE_CONTAINER
 from atom_operator.domain import CapacityVerdict, Observed, PodRevision, RevisionInForce
-from atom_operator.domain.resources import EPHEMERAL_STORAGE, amount
+from atom_operator.domain.resources import EPHEMERAL_STORAGE, LimitAsked, amount
+from atom_operator.plan.quota import limits_asked
 
 
 def without_own_evidence(verdict: CapacityVerdict, wanted: PodRevision) -> CapacityVerdict:
@@ -28,6 +31,36 @@ def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
         return False
     failed = running.rollback.failed if running.rollback else None
     return wanted.name in (running.revision, failed)
+
+
+def with_quota_limits(observed: Observed, asked: RevisionInForce) -> RevisionInForce:
+    """State the limits that a ResourceQuota counts: those that the running pods have for it, and
+    those that its refusal of new pods names. Pods that serve are not replaced for a quota that came
+    after them."""
+    stated = quota_limits_of(observed.running.template) if observed.running else ()
+    kept = limited(asked, stated)
+    running = observed.deployment
+    named = limits_asked(running.refused_message if running else None)
+    if not named or (is_in_place(observed, kept.pods) and _serves(observed)):
+        return kept
+    return limited(kept, named)
+
+
+def limited(asked: RevisionInForce, limits: Iterable[LimitAsked]) -> RevisionInForce:
+    """Return the revision whose pods state these limits too."""
+    plan = asked.plan
+    both = tuple(dict.fromkeys((*plan.pods.quota_limits, *limits)))
+    if both == plan.pods.quota_limits:
+        return asked
+    plan = replace(plan, pods=replace(plan.pods, quota_limits=both))
+    return RevisionInForce(pod_revision(plan), plan)
+
+
+def _serves(observed: Observed) -> bool:
+    """Return whether a pod of the revision that the workload asks for is ready."""
+    running = observed.deployment
+    name = running.revision if running is not None else None
+    return any(pod.ready and pod.revision == name for pod in observed.pods)
 
 
 def with_budget_of(observed: Observed, asked: RevisionInForce) -> RevisionInForce:
@@ -85,6 +118,9 @@ def _kept(
     running, recorded = observed.deployment, observed.last_ready
     if running is None:
         return None
+    serves = _serves(observed)
+    if not serves and _lacks_limits(recorded or observed.running, fresh):
+        return None  # a quota refuses them, and would for ever
     if recorded is not None and recorded.spec_digest == fresh.spec_digest:
         return recorded
     before_digests = running.spec_digest is None and spec_seen
@@ -93,13 +129,19 @@ def _kept(
     if running.rollback is not None:
         # Not tried again either: only its name matters, by which it is known to have failed.
         return replace(fresh, name=running.rollback.failed) if may_roll_back else None
-    if not any(pod.ready and pod.revision == running.revision for pod in observed.pods):
+    if not serves:
         return None  # nothing serves that a new rendering, which may be the better one, would end
     if recorded is not None and recorded.name == running.revision:
         return recorded
     # The live template may carry a user's edit; the one that matters most is not kept.
     live = observed.running
     return live if live is not None and engine_image(live) == engine_image(fresh) else None
+
+
+def _lacks_limits(kept: PodRevision | None, fresh: PodRevision) -> bool:
+    """Return whether fresh pods state limits for a quota that the others do not state."""
+    stated = quota_limits_of(kept.template) if kept is not None else ()
+    return not set(stated).issuperset(quota_limits_of(fresh.template))
 
 
 def engine_image(pods: PodRevision) -> str | None:

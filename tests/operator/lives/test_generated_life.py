@@ -374,7 +374,7 @@ QUOTA_FILLED: dict[str, tuple[Scene, Steps]] = {
 }
 # Who may stand against new pods, when old ones have to go first; the last counts those that go.
 REFUSALS: dict[str, tuple[Any, ...]] = {
-    "a quota of what they do not name": ("limit_by_a_quota", "limits.memory", 0, 100),
+    "a quota of limits without room": ("limit_by_a_quota", "limits.memory", 0, 100),
     "a quota of fewer pods than there are": ("limit_by_a_quota", "pods", -1, 100),
     "a limit range": ("limit_by_a_range", {"max": {"memory": "1Gi"}}, 100),
     "a policy": ("refuse_by_a_policy", (POD,), 100),

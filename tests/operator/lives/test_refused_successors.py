@@ -17,7 +17,7 @@ from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
 
 _WORDS = {
-    "a quota of what they do not name": "must specify limits.memory for: engine",
+    "a quota of limits without room": "exceeded quota: team, requested: limits.memory=",
     "a quota of fewer pods than there are": "exceeded quota: team, requested: pods=1",
     "a limit range": "maximum memory usage per Container is 1Gi",
     "a policy": 'admission webhook "a-policy.example.org" denied the request: the label team',
@@ -97,9 +97,10 @@ def test_pods_stay_until_those_that_follow_would_be_admitted(
     assert changed.said("Ready")["status"] == "True"
 
 
-@pytest.mark.parametrize("who", [who for who in REFUSALS if "fewer pods" not in who])
+@pytest.mark.parametrize("who", [who for who in REFUSALS if "quota" not in who])
 def test_pods_stay_while_an_old_one_waits_for_a_node(begin: Any, who: str) -> None:
-    """What waits is not what is refused: no old pod that goes would let a new one come."""
+    """What waits is not what is refused: no old pod that goes would let a new one come. The words
+    of a quota stand until its ReplicaSet tries again, which is for minutes after it is lifted."""
     changed = begin(scene(devices=2, nodes=3, replicas=3, per_pod_gib=100, node_gib=110))
     changed.happens("drain_a_node", 0)
     changed.before = changed.serving

@@ -29,6 +29,7 @@ from tests.support.operator.merged_fields import copied
 
 _SIDES = ("requests", "limits")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_STATED = ("cpu", "memory")  # by every container, where a quota counts them; of others by none
 
 
 def create_pod(state: ClusterState, pod: Manifest, owner: Manifest | None = None) -> Manifest:
@@ -96,10 +97,10 @@ def _check_quota(state: ClusterState, quota: Manifest, kind: Kind, item: Manifes
 def _unsaid(pod: Manifest, hard: Mapping[str, int]) -> str:
     """Which limits or requests a container does not name though the quota counts them."""
     lacking: dict[str, list[str]] = {}
-    for container in pod["spec"]["containers"]:
+    for container in _containers(pod):
         for side in _SIDES:
             given = of_container(container, side)
-            for resource in _COMPUTE:
+            for resource in _STATED:
                 names = {f"{side}.{resource}"} | ({resource} if side == "requests" else set())
                 if names & hard.keys() and resource not in given:
                     name = sorted(names & hard.keys())[0]
@@ -147,14 +148,15 @@ def _apply_limit_ranges(state: ClusterState, pod: Manifest) -> None:
         for rule in limit_range["spec"]["limits"]:
             if rule.get("type") != "Container":
                 continue
-            for container in [
-                *pod["spec"]["containers"],
-                *(pod["spec"].get("initContainers") or ()),
-            ]:
+            for container in _containers(pod):
                 _default(container, rule)
                 for words in _violations(container, rule):
                     name = pod["metadata"]["name"]
                     raise RefusedError(f'pods "{name}" is forbidden: {words}', 403)
+
+
+def _containers(pod: Manifest) -> list[Manifest]:
+    return [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
 
 
 def _default(container: Manifest, rule: Mapping[str, Any]) -> None:

@@ -66,6 +66,6 @@ def inherited_metadata(
     annotations = {
         name: value
         for name, value in (metadata.get("annotations") or {}).items()
-        if name != constants.ANNOTATION_REVISION
+        if name not in (constants.ANNOTATION_REVISION, constants.ANNOTATION_QUOTA_LIMITS)
     }
     return {"labels": labels, **({"annotations": annotations} if annotations else {})}

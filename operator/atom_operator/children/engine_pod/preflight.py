@@ -12,6 +12,7 @@ from typing import Any
 from atom_operator.children.device_claim import devices_of_container
 from atom_operator.domain import Accelerator, EngineOptions
 
+PREFLIGHT_CONTAINER = "preflight"
 _COMMAND = ["python3", "-m", "atom.preflight"]
 
 
@@ -19,7 +20,7 @@ def preflight_container(engine: EngineOptions, accelerator: Accelerator) -> dict
     """Ends with 0 when as many devices as asked for can be opened and have kernels."""
     devices, claims = devices_of_container(engine, accelerator)
     return {
-        "name": "preflight",
+        "name": PREFLIGHT_CONTAINER,
         "image": engine.image,
         "command": [*_COMMAND, "--devices", str(engine.devices_per_pod)],
         "resources": {
