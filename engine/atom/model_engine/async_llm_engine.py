@@ -88,11 +88,10 @@ class AsyncLLMEngine:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """processor: loaded from the model's folder unless given. client: this engine's number
-        among those that share the engine processes. on_progress: told the phase of
-        start-up and the share of it that is done. request_timeout_seconds: how long any request
-        may take, from its arrival to its last token; None for any time. reader_limits: how far a
-        stream's reader may lag; None for as far as it likes. replicas: of the model, at which open
-        answers may go on. Raises `ModelError`."""
+        among the clients of the engine processes. on_progress: called with the phase of start-up
+        and its share done. request_timeout_seconds: bound of any request, from its arrival to its
+        last token; None for none. reader_limits: how far a stream's reader may lag; None for no
+        limit. replicas: of the model, on which open answers may continue. Raises `ModelError`."""
         self.config = config
         if processor is None:
             processor = InputOutputProcessor(config)
@@ -150,7 +149,7 @@ class AsyncLLMEngine:
     # ---- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to load; `status` tells how far it is, `wait_ready` waits for it."""
+        """Begin to load; `status` has the progress, `wait_ready` waits for the end."""
         await self._digests.read_all(self.config.lora)
         self._events.start()
         self._core.start()
@@ -193,12 +192,12 @@ class AsyncLLMEngine:
 
     @property
     def stats(self) -> StatsBody | None:
-        """Sum the numbers of all ranks; None before the first has told any."""
+        """Return the statistics summed over all ranks; None before the first report."""
         return self._rank_stats.total
 
     @property
     def stats_told_at(self) -> float | None:
-        """Tell since when every rank has told its numbers again, in seconds since 1970."""
+        """Return since when every rank has reported again, in seconds since 1970."""
         return self._rank_stats.told_at
 
     async def wait_dead(self) -> str:
@@ -210,11 +209,11 @@ class AsyncLLMEngine:
         return await self._lifecycle.wait_maimed()
 
     def maim(self, reason: str) -> None:
-        """Something else of the server is gone: take no more requests, and finish what is open."""
+        """Record that another part of the server is gone: finish open requests, take no more."""
         self._lifecycle.maim(reason)
 
     async def drain(self, timeout_seconds: float) -> int:
-        """Take no more requests and wait for those that run; then abort the rest (each gets an
+        """Take no more requests and wait for the running ones; then abort the rest (each gets an
         error). Returns how many were aborted."""
         self._lifecycle.begin_drain()
         await self._requests.wait_idle(timeout_seconds)
@@ -225,16 +224,15 @@ class AsyncLLMEngine:
         return self._requests.fail_all(lambda: RequestError(message, status=503))
 
     async def hand_over(self) -> bool:
-        """Let other replicas go on with what is open, as far as they take it; whether the engine
-        process has nothing left to do. What goes on elsewhere stays open here."""
+        """Let other replicas continue the open answers, as far as they take them. Returns whether
+        the engine process is idle then. Answers that continue elsewhere stay open here."""
         if self._handover is None:
             return not self._requests
         await self._handover.hand_over(self._core, self._continuations)
         return not self._handover.num_left
 
     async def end_core(self, timeout_seconds: float = 10.0) -> None:
-        """End the engine process, which has nothing left to do, and let what goes on elsewhere go
-        on."""
+        """End the engine process, which is idle; answers that continue elsewhere stay open."""
         self._core_ended = True
         await asyncio.to_thread(self._core.shutdown, timeout_seconds)
 
@@ -305,11 +303,11 @@ class AsyncLLMEngine:
         pools: bool = False,
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
-        the first prompt, then to the second, and so on. timeout_seconds: the group raises
-        `RequestError` (status 504) after it, and what runs is aborted; the server's own bound
-        holds besides. cache_salt: only requests of the same one share cached prompts, and of one
-        client where `cache_salts` says so. client_id: as in `Request`. model: an adapter's name,
-        or any other for the model alone. pools: for vectors, of a model that gives them."""
+        the first prompt, then to the second, and so on. timeout_seconds: the group then raises
+        `RequestError` (status 504), and its requests are aborted; the server's own bound applies
+        too. cache_salt: only requests of the same one share cached prompts, and of one client if
+        `cache_salts` requires it. client_id: as in `Request`. model: an adapter's name, or any
+        other for the model alone. pools: for vectors, of a pooling model."""
         self.processor.inputs.check_pools(pools)
         self._admission.check(len(prompts) * params.n, client_id)
         lora = self.loras.get(model)
@@ -406,7 +404,7 @@ class AsyncLLMEngine:
     async def sleep(
         self, level: SleepLevel, mode: OpenRequestsMode = OpenRequestsMode.WAIT
     ) -> None:
-        """Give the device's memory back, as `Pauses.sleep` does; one that sleeps sleeps on."""
+        """Release the device's memory, as `Pauses.sleep` does; a sleeping engine stays asleep."""
         await self.pauses.sleep(level, mode)
 
     async def wake_up(self) -> None:
@@ -421,7 +419,7 @@ class AsyncLLMEngine:
         )
 
     def check_serving(self) -> None:
-        """Raises the error that tells why a request cannot be taken now."""
+        """Raise the error that explains why a request cannot be taken now, if there is one."""
         self._lifecycle.check_serving()
 
     @property
@@ -475,7 +473,7 @@ class AsyncLLMEngine:
             self._rank_stats.put(told, self._wall_clock())
 
     def _lose(self, event: CoreLost) -> None:
-        """Let a lost rank's requests go on at the others."""
+        """Let the other ranks continue a lost rank's requests."""
         message = f"the engine stopped: {event.message}"
         self._rank_stats.lose(event.rank)
         self._lifecycle.maim(event.message)

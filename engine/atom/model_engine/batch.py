@@ -33,11 +33,10 @@ class LoraLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow(RowNumbers):
-    """A sequence that takes a slot: new, or back after preemption. Its numbers are RowNumbers'.
-
-    token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; block_ids: of
-    each group of layers, by index in the sequence (what stands before a window is not to be read).
-    """
+    """Describe a sequence that takes a slot: new, or back after preemption. Its numbers are
+    RowNumbers'. token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt;
+    block_ids: of each group of layers, by index in the sequence (do not read those before a
+    window)."""
 
     token_ids: NDArray[np.int32]
     block_ids: tuple[list[int], ...]
@@ -46,8 +45,8 @@ class NewRow(RowNumbers):
 
 @dataclass(frozen=True, slots=True)
 class PromptScore:
-    """A stretch of a row's prompt whose tokens' log-probabilities are wanted: row of the batch;
-    the logits at positions first to first + count - 1, which tell of the tokens one further."""
+    """Describe a stretch of a row's prompt to report log-probabilities of: row of the batch; the
+    logits at positions first to first + count - 1, which score the tokens one further."""
 
     row: int
     first: int
@@ -112,12 +111,12 @@ class ScheduledBatch:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatchOutput:
-    """The tokens that a batch drew. token_ids: int32, of the batch's rows with `samples` set, in
-    row order; counts: int32, how many of them each of these rows got, one at least; None for one
-    each. A row that a mask confines gets one. logprobs: of these, prompt_logprobs: of prompt tokens
-    in order, for the rows that asked. drafts: int32, that each of these rows carried; None for as
-    many as were scheduled. pooled: what a pooling model gives instead; its tokens mean nothing.
-    failed: request ids whose row could not be set up, and why; their tokens mean nothing."""
+    """Hold the tokens that a batch drew. token_ids: int32, of the batch's rows with `samples` set,
+    in row order; counts: int32, the number of tokens of each of these rows, at least one; None for
+    one each. A row with a mask gets one. logprobs: of these, prompt_logprobs: of prompt tokens in
+    order, for the rows that asked. drafts: int32, that each of these rows carried; None for as many
+    as were scheduled. pooled: a pooling model's result; its tokens mean nothing. failed: request
+    ids whose row could not be set up, and why; their tokens mean nothing."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.int32] | None = None

@@ -56,7 +56,7 @@ class BlockManager:
         masks: Sequence[MaskRule] = (CAUSAL,),
         checkpoints: StateCheckpoints | None = None,
     ) -> None:
-        """root: identity of what the KV depends on besides tokens (model, adapter); masks: what
+        """root: identity of the KV's inputs besides tokens (model, adapter); masks: the tokens that
         each group of layers sees; checkpoints: of states that layers keep, at some blocks' ends."""
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -82,7 +82,7 @@ class BlockManager:
         self._stored: StoredBlocks | None = None
 
     def tell(self, log: BlockLog) -> None:
-        """Write to `log` what becomes findable from now on, and what is not any more."""
+        """Write to `log` which blocks become findable from now on, and which are forgotten."""
         self.pool.evicted = self._forget
         self._stored = StoredBlocks(log)
 
@@ -97,11 +97,10 @@ class BlockManager:
     def match_prefix(
         self, tokens: NDArray[np.int32], salt: str = "", lora: LoRARequest | None = None
     ) -> PrefixMatch:
-        """Find the longest cached prefix of whole blocks, never all tokens: at least one must be
-        computed, since it is the last one's logits that give the next token.
-
-        salt: only sequences with the same one share blocks, so that no other tenant can find out
-        by the time it takes what one has asked. lora: those of one adapter share blocks."""
+        """Find the longest cached prefix of whole blocks, never all tokens: at least the last one
+        must be computed, since its logits give the next token.
+        salt: only sequences with the same one share blocks, so that no tenant can learn another's
+        prompts from response times. lora: sequences of one adapter share blocks."""
         if not self.enable_prefix_caching:
             return self._no_match
         size = self.block_size
@@ -138,17 +137,15 @@ class BlockManager:
         return PrefixMatch(len(hashes) - 1, block_ids, hashes[-1], unheld)
 
     def num_needed(self, num_tokens: int, *, lookahead: int = 0) -> int:
-        """Count the blocks of all groups that a sequence of so many tokens, drafts included,
-        holds."""
+        """Count the blocks of all groups for a sequence of `num_tokens` tokens, drafts included."""
         size = self.block_size
         return sum([group.blocks(num_tokens, size, lookahead) for group in self.groups])
 
     def can_allocate(
         self, num_tokens: int, match: PrefixMatch, *, lookahead: int = 0, spare_blocks: int = 0
     ) -> bool:
-        """Return whether a sequence of so many tokens, drafts included, can hold its blocks and at
-        least
-        `spare_blocks` stay free."""
+        """Return whether a sequence of `num_tokens` tokens, drafts included, can hold its blocks
+        while at least `spare_blocks` stay free."""
         needed = self.num_needed(num_tokens, lookahead=lookahead)
         new = needed - sum(map(len, match.block_ids))
         return new + match.num_unheld + spare_blocks <= self.pool.num_free
@@ -185,10 +182,8 @@ class BlockManager:
         lora: LoRARequest | None = None,
     ) -> int:
         """Make computed full blocks shareable, all of them held.
-
-        tokens: those of the full blocks from index `first_block` on (a multiple of block_size);
-        chain: the hash before them; lora: as in `match_prefix`. Returns the hash after them.
-        """
+        tokens: of the full blocks from index `first_block` on (a multiple of block_size); chain:
+        the hash before them; lora: as in `match_prefix`. Returns the hash after them."""
         if not self.enable_prefix_caching:
             return chain
         if lora is not None or self._adapters.are_known:
@@ -233,13 +228,13 @@ class BlockManager:
                 self._stored.add(group, at, [chain ^ mark, hash_ ^ mark], packed)
 
     def chain(self, tokens: NDArray[np.int32], chain: int) -> int:
-        """Return the hash after so many full blocks' tokens. chain: the hash before them."""
+        """Return the hash after the full blocks of `tokens`. chain: the hash before them."""
         for (block_tokens,) in self._blocks_of(tokens.tobytes()):
             chain = xxhash.xxh64_intdigest(block_tokens, chain)
         return chain
 
     def free(self, block_tables: BlockTables, first_blocks: Sequence[int] = (0,)) -> None:
-        """Give back all blocks of a sequence. first_blocks: the first that each group holds."""
+        """Free all blocks of a sequence. first_blocks: the first that each group holds."""
         if self._search is None:
             self.pool.free(block_tables[0])
         else:
@@ -262,7 +257,7 @@ class BlockManager:
             self._stored.clear()
 
     def _forget(self, block_ids: list[int], hashes: list[int]) -> None:
-        """Let go of what hangs on blocks whose content was forgotten."""
+        """Drop the checkpoints and log the hashes of blocks whose content was forgotten."""
         if self.checkpoints is not None:
             self.checkpoints.evicted(block_ids)
         if self._stored is not None:

@@ -246,8 +246,9 @@ class EngineCore:
             self._sockets.send(client, StreamBody(b"", b"", rows, rank_stats=stats))
 
     def _stats(self) -> RankStats:
-        """The core's numbers now. The heartbeat's thread reads them too, perhaps in the middle of
-        a step: what is read later must not be called older, so the number is taken first."""
+        """Return the core's statistics. The heartbeat's thread calls this too, perhaps in the
+        middle of a step: later readings must not get an older number, so the number is taken
+        first."""
         number = next(self._tellings)
         stats, load = self._pipeline.stats(), self._executor.expert_load
         if load is not None:
@@ -263,8 +264,8 @@ class EngineCore:
     # ---- heartbeat ----------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Send heartbeats on a thread of their own, so that a long step does not silence a core
-        that gets on."""
+        """Send heartbeats on a separate thread, so that a long step does not silence a core that
+        makes progress."""
         last = time.monotonic()
         while not self._ended.wait(BEAT_SECONDS):
             now = time.monotonic()
@@ -281,8 +282,8 @@ class EngineCore:
             self._fail(f"{behind}, and nothing was computed for {seconds:.0f} s", False)
 
     def _fail(self, reason: str, user_error: bool) -> None:
-        """End this process, and with it every rank: from any thread, since the one that runs steps
-        may be waiting on a device for what will not come."""
+        """End this process, and with it every rank. Any thread may call this, since the one that
+        runs steps may be waiting on a device for a lost rank."""
         logger.error("the group of ranks ends: %s", reason)
         self._sockets.say_last(ExecutorFailedBody(message=reason, user_error=user_error))
         os._exit(1)
@@ -331,13 +332,13 @@ class EngineCore:
         self._scheduler.blocks.reset_prefix_cache()
 
     def _unload_lora(self, loras: LoraLoading, number: int) -> None:
-        """Let an adapter go, and at once what is cached of it: no later request can hit it."""
+        """Remove an adapter, and its cached blocks at once: no later request can hit them."""
         loras.unload(number)
         self._scheduler.blocks.retire_lora(number)
 
     def _sleep(self, level: int, keep: bool) -> None:
-        """Give the device's memory back. Requests that come meanwhile wait, and open ones too with
-        `keep`. Raises `AtomError` for an open request without `keep`."""
+        """Release the device's memory. New requests wait, and with `keep` open ones do too. Raises
+        `AtomError` for an open request without `keep`."""
         open_requests = self._pipeline.open_requests()
         if open_requests and not keep:
             raise AtomError(f"{len(open_requests)} requests are open")
@@ -361,7 +362,7 @@ class EngineCore:
             self._kv_events.publish()
 
     def _check_weights(self, path: str) -> str | None:
-        """Return why a checkpoint's weights cannot take the place of these; None where they can."""
+        """Return why a checkpoint's weights cannot replace the present ones, or None."""
         try:
             with self._pulse.at_rest():
                 self._executor.check_weights(path)
@@ -370,8 +371,8 @@ class EngineCore:
         return None
 
     def _update_weights(self, path: str) -> None:
-        """Compute by the weights of another checkpoint from the next step on. Requests that run go
-        on: what they have so far is computed again. Raises `ModelError` for one that does not
+        """Use the weights of another checkpoint from the next step on. Running requests continue:
+        their tokens so far are computed again. Raises `ModelError` for a checkpoint that does not
         fit."""
         with self._pulse.at_rest():
             self._executor.check_weights(path)

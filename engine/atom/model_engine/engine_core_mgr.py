@@ -170,7 +170,7 @@ class CoreManager:
 
     def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
         """Ask every core to run a utility. One UtilityResponseBody event brings the answer: a list
-        of the ranks' results, or the error of those that failed."""
+        of the ranks' results, or the error of the failed ones."""
         self._send_all(UtilityBody(call_id=call_id, method=method, args=list(args)))
 
     def shutdown(self, timeout_seconds: float = 10.0) -> None:
@@ -323,7 +323,7 @@ class CoreManager:
         return left > 0 and not parallel.shares_experts and self._watch is not None
 
     def _go_on_without(self, reason: bytes) -> bool:
-        """Tell, on the output thread, whether the others go on without the core that was lost."""
+        """Return, on the output thread, whether the other cores continue without a lost one."""
         words = msgspec.msgpack.decode(reason.removeprefix(_LOST), type=LastWords)
         if words.rank is None or not self._can_lose(words.rank):
             return False
@@ -331,7 +331,7 @@ class CoreManager:
         return True
 
     def _tell_lost(self, rank: int, message: str) -> None:
-        """Tell of a rank's loss once: its core may say why it ends, and then does."""
+        """Report a rank's loss once: its core may announce its end before it ends."""
         if rank in self._lost:
             return
         with self._lock:

@@ -198,11 +198,10 @@ class LLMEngine:
         add_special_tokens: bool = True,
         model: str | Sequence[str | None] | None = None,
     ) -> Iterator[tuple[int, RequestOutput]]:
-        """Yield (index of the answer, output) as they come; leaving early aborts what is open.
-        Answers are numbered through: the `n` of the first prompt, then those of the second. model:
-        as of `generate`.
-
-        One such iteration at a time: an engine has one caller."""
+        """Yield (index of the answer, output) as they arrive; leaving early aborts the open
+        requests. Answers are numbered through: the `n` of the first prompt, then those of the
+        second. model: as of `generate`. Only one such iteration at a time: an engine has one
+        caller."""
         if len(self._open):
             raise RequestError("this engine is still generating; end that iteration first")
         each = _params_of_each(prompts, sampling_params)
@@ -268,7 +267,7 @@ class LLMEngine:
     # ---- events -------------------------------------------------------------------------------
 
     def _lose(self, event: CoreLost) -> None:
-        """Let a lost rank's requests go on at the others."""
+        """Let the other ranks continue a lost rank's requests."""
         logger.error("the engine goes on with a rank less: %s", event.message)
         self._rank_stats.lose(event.rank)
         again = self._continuations.of(
@@ -277,7 +276,7 @@ class LLMEngine:
         self._core.add_requests(again)
 
     def _step(self) -> None:
-        """Wait for the next event; what it brings is in the streams then."""
+        """Wait for the next event, and put its outputs into the streams."""
         event = self._events.get()
         if isinstance(event, CoreFailed):
             self.close()
@@ -332,7 +331,7 @@ def _params_of_each(
 
 
 def _progress_bar(*, enabled: bool) -> Progress:
-    """Make a progress bar on standard error: what a program prints stays its own."""
+    """Make a progress bar on standard error: standard output stays the program's own."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -40,8 +40,8 @@ class LoraLoading:
         self.wake_fd, self._wake = os.pipe()
 
     def load(self, number: int, path: str, tell: Callable[[str | None], None]) -> None:
-        """Begin to read an adapter. tell: is called once with what is wrong with it, or None when
-        requests may have it."""
+        """Begin to read an adapter. tell: called once with its fault, or with None when requests
+        may use it."""
         adapter = self._readers.submit(self._executor.read_lora, path)
         self._readings.append(_Reading(number, path, adapter, tell))
         adapter.add_done_callback(lambda _: os.write(self._wake, b"!"))

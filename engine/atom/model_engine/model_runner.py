@@ -127,10 +127,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def initialize(self, progress: Progress) -> EngineReport:
-        """Load the weights, size and allocate the KV cache; what came of it.
-
-        Raises `ModelError` or `ConfigError`: before reading weights that cannot fit.
-        """
+        """Load the weights, size and allocate the KV cache, and return the report.
+        Raises `ModelError` or `ConfigError`: before reading weights that cannot fit."""
         if not self._device.is_gpu:
             torch.set_num_threads(self._device.threads())
         self._bound_sequences()
@@ -187,8 +185,8 @@ class ModelRunner:
         return 1 if self._device.is_gpu else 0
 
     def _compile_ahead(self, progress: Progress) -> Callable[[], None] | None:
-        """Begin to compile the kernels of every kind of step side by side, unless a start like this
-        one has; what waits until they are. Weights are not read yet: they are zeros, too."""
+        """Begin to compile the kernels of every kind of step in parallel, unless an equal start has
+        done so; return a function that waits for the end. Weights are not read yet: zeros serve."""
         config, warmup = self._config, self._resolved.warmup_compile
         # What a proposer follows, and what ranks exchange, is what kernels have computed.
         if not self._device.is_gpu or self._speculation.is_on or self._exchange is not None:
@@ -221,8 +219,8 @@ class ModelRunner:
         return finish
 
     def _few_layers(self) -> AbstractContextManager[None]:
-        """A context in which the model runs through one layer of each kind, where it may: what
-        drafts, and ranks that share experts, follow every layer."""
+        """Return a context in which the model runs through one layer of each kind, if it may:
+        drafters, and ranks that share experts, need every layer."""
         if self._speculation.is_on or self._exchange is not None:
             return nullcontext()
         return one_of_each_kind(self._model, [group.layers for group in self._layout.groups])
@@ -256,8 +254,8 @@ class ModelRunner:
     def _capture(
         self, progress: Progress, warm_up: Callable[[Progress], None] | None = None
     ) -> None:
-        """Capture the graphs of decodes and, behind a warm-up, whose prompts would run in them
-        (some steps stay eager), those of prompts."""
+        """Capture the graphs of decodes and then those of prompts. The warm-up runs in between,
+        since its prompts would otherwise run in graphs (some steps stay eager)."""
         graphs = self.steps.graphs
         if graphs is not None:
             graphs.capture(lambda share: progress("capturing decode graphs", share))
@@ -297,7 +295,7 @@ class ModelRunner:
             self._lent.take_weights(self._speculation.models(self._model))
 
     def _attention_layers(self) -> list[CachedLayer]:
-        """List the attention layers in order, those that draft behind the model's."""
+        """List the attention layers in order, the drafting ones after the model's."""
         return [
             layer
             for model in self._speculation.models(self._model)
@@ -317,8 +315,7 @@ class ModelRunner:
         return sum(held_bytes(model) for model in self._speculation.models(self._model))
 
     def _take_cache(self) -> None:
-        """Allocate the cache that steps run on, where the device is lent as what can be given
-        back."""
+        """Allocate the cache that steps run on, in a releasable pool if the device is lent."""
         if self._lent is None:
             self._allocate_cache(*self._cache_size)
             return
@@ -400,9 +397,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def sleep(self, level: int) -> None:
-        """Give back the device's memory of the KV cache and the weights, and of the graphs where
+        """Release the device's memory of the KV cache and the weights, and of the graphs if
         addresses are not kept. level 1 keeps the weights in the host's memory, 2 reads them again
-        when it wakes up."""
+        at wake-up."""
         before = self._device.process_bytes()
         self._is_asleep = True
         if self._lent is not None:
@@ -443,13 +440,13 @@ class ModelRunner:
         self._is_asleep = False
 
     def _read_in_place(self) -> bool:
-        """Read weights into the tensors that are there. Returns whether every rank could."""
+        """Read weights into the existing tensors. Returns whether every rank could."""
         anew = SpeculationSetup(self._config, self._group.size)
         models = self._speculation.models(self._model)
         return self._all_say(read_in_place(models, self._builder, anew, self._config))
 
     def _rebuild(self) -> None:
-        """Make the model anew, at other addresses."""
+        """Build the model again, at other addresses."""
         if self._lent is not None and self._lent.keeps_addresses:
             logger.warning("weights do not fit into the tensors of those before: all is made anew")
             self._drop_cache(and_model=True)
@@ -478,8 +475,8 @@ class ModelRunner:
         self._group.barrier()
 
     def close(self) -> None:
-        """Leave the ranks that share the model, each of which does so now. Graphs go first, once
-        they have run: they hold what the group's collectives use, and addresses of its memory."""
+        """Leave the ranks that share the model, each of which does so now. Graphs are dropped
+        first, once they have run: they use the group's collectives, and addresses of its memory."""
         if self._device.is_gpu:
             torch.cuda.synchronize()
         self.steps.graphs = None
@@ -490,7 +487,7 @@ class ModelRunner:
     # ---- experts that move --------------------------------------------------------------------
 
     def balancer(self) -> ExpertLoadBalancer | None:
-        """Build the balancer of the loaded model's experts; None where they stay where they are."""
+        """Build the balancer of the loaded model's experts; None if their placement is fixed."""
         config = self._config.parallel.balance
         if config is None or self._exchange is None:
             return None

@@ -69,17 +69,15 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def group_of(client_id: str) -> str:
-    """The group that a client belongs to; itself where there is none."""
+    """Return the group of a client; the client itself if it has none."""
     return client_id.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """A token's log-probability (natural logarithm, of the model's raw logits) where it stands.
-
-    rank: 1 + how many tokens were more likely. top_logprobs: (token id, log-probability) of the
-    most likely tokens there, most likely first; as many as were asked for.
-    """
+    """Hold a token's log-probability (natural logarithm, of the model's raw logits) at its
+    position. rank: 1 + how many tokens were more likely. top_logprobs: (token id, log-probability)
+    of the most likely tokens there, most likely first; as many as were asked for."""
 
     token_id: int
     logprob: float
@@ -120,7 +118,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     pooled: bytes | None = None
 
     def refusal(self) -> RequestError | None:
-        """The error for the caller, when the request ended because of what it asks for."""
+        """Return the caller's error if the request ended because of its content."""
         if self.error_param is None:
             return None
         return RequestError(str(self.finish_detail), param=self.error_param)

@@ -30,10 +30,9 @@ class QueuedCall:
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
     """Describe one request of a call at its end; times in the clock of `Request.arrive_time`.
-
     finish_reason: a FinishReason's value. queue_seconds: from its arrival to its first step; None
-    where it had none, or ended early. first_token_time, last_token_time: None without a token.
-    error: that ended it early; None too when its reader has left."""
+    if it had none, or ended early. first_token_time, last_token_time: None without a token. error:
+    that ended it early; None also if its reader has left."""
 
     number: int
     finish_reason: str

@@ -208,9 +208,9 @@ class Scheduler:
         return batch
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
-        """Schedule although nothing could run. Prompts that share a window's blocks give back fewer
-        than they were promised when it moves on, and so may wait for each other: who is due last
-        makes room."""
+        """Preempt the sequence that is due last and schedule again, since no row could run. Prompts
+        that share a window's blocks free fewer than they were promised when it moves on, and so may
+        wait for each other."""
         if self._outstanding or len(self._not_held(self._order)) < 2:
             return None
         self._preempt_one()
@@ -269,8 +269,8 @@ class Scheduler:
         self._batches.append_blocks(self._row_blocks.append(slots))
 
     def _append_blocks_preempting(self, slots: Slots, full: list[int]) -> Slots | None:
-        """Give each of `full` a block, one by one, at the expense of the sequence that is due last.
-        Returns what is left of `slots`; None if it would take an outstanding token."""
+        """Append a block to each of `full`, one by one, preempting the sequence that is due last.
+        Returns the rest of `slots`; None if an outstanding token would be lost."""
         rows = self.rows
         preempted = False
         for slot in full:
@@ -288,7 +288,7 @@ class Scheduler:
         return slots
 
     def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
-        """List (slot, tokens) of prompts to go on with or to begin, within the token budget."""
+        """List (slot, tokens) of prompts to continue or to begin, within the token budget."""
         chunks: list[Chunk] = []
         begins = self._pace.may_begin(now, self.waiting, others_run=self.num_running > 0)
         if begins and self._prefilling and self.waiting:
@@ -310,7 +310,7 @@ class Scheduler:
             budget -= self._chunks.left(sequence.slot)
 
     def _begin_chunks(self, chunks: list[Chunk], budget: int, now: float) -> None:
-        """Append the first chunks of those that wait, as far as the token budget allows."""
+        """Append the first chunks of waiting sequences, as far as the token budget allows."""
         if self.rows.has_free_slot:
             self.waiting.settle()
         while budget > 0 and self.waiting and self.rows.has_free_slot:
@@ -320,8 +320,8 @@ class Scheduler:
             budget -= self._chunks.add(chunks, sequence.slot, budget)
 
     def _admit(self, sequence: Sequence, now: float, *, leave_spare: bool = True) -> bool:
-        """Give the first waiting sequence blocks and a slot; False when blocks are short, or no
-        slot is free for its adapter. leave_spare: keep blocks free for those that run."""
+        """Admit the first waiting sequence to blocks and a slot; False if blocks are short, or no
+        slot is free for its adapter. leave_spare: keep blocks free for running rows."""
         if sequence is self._blocked:
             return False
         if sequence.lora is not None and not self.loras.has_room(sequence.lora):
@@ -386,7 +386,7 @@ class Scheduler:
     # ---- update -------------------------------------------------------------------------------
 
     def update(self, batch: ScheduledBatch, output: ScheduledBatchOutput) -> StepResult:
-        """Take in the tokens of a batch: append, publish full blocks, finish what ended."""
+        """Process the tokens of a batch: append, publish full blocks, finish ended sequences."""
         rows = self.rows
         self._outstanding -= 1
         self._steps += 1
@@ -424,8 +424,8 @@ class Scheduler:
         context_lens: NDArray[np.int32],
         saved: NDArray[np.bool_],
     ) -> None:
-        """Let others begin with what the batch computed, and go on from the states that it saved of
-        rows which stood where the batch says (`saved`)."""
+        """Publish the batch's blocks to other prompts, and the states that it saved of rows at the
+        stated position (`saved`)."""
         parents = []
         if self._saves is not None and batch.state_saves:
             parents = self._saves.parents(batch)

@@ -125,8 +125,8 @@ class Sequence:
 
     @property
     def num_unscored(self) -> int:
-        """Positions of the prompt that `prompt_logprobs` has still to look at: its last one tells
-        of the answer."""
+        """Return how many prompt positions `prompt_logprobs` has still to score: the last one
+        scores the answer."""
         if self.params.prompt_logprobs is None:
             return 0
         return self.num_prompt_tokens - 1 - self.num_scored

@@ -95,8 +95,8 @@ class StepPipeline:
         return (*held, *self._scheduler.open_requests)
 
     def has_work(self) -> bool:
-        """Return whether a step has something to do. Requests that wait for their grammar or a mask
-        are no work; `GuidedRequests.wake_fd` tells when one of them is."""
+        """Return whether there is a step to run. Requests that wait for their grammar or a mask are
+        no work; `GuidedRequests.wake_fd` signals when one is ready."""
         if self._submitted or self._scheduler.has_work():
             return True
         return self._guided is not None and self._guided.has_news
@@ -168,8 +168,8 @@ class StepPipeline:
         return self._follow(result, self._guided)
 
     def _drop_set_back(self, result: StepResult, ticket: int) -> StepResult:
-        """Let rows go on whose token of this step was dropped, once their mask is there; nothing is
-        told of that token."""
+        """Resume rows whose token of this step was dropped, once their mask is there; the token is
+        not reported."""
         dropped = {number for number, of in self._set_back.items() if of == ticket}
         for number in dropped:
             del self._set_back[number]
@@ -181,7 +181,7 @@ class StepPipeline:
         return replace(result, logprobs=result.logprobs.where(kept))
 
     def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:
-        """Let the guided rows see their tokens, and end those that must end of it."""
+        """Feed the guided rows their tokens, and end the rows that must end."""
         ends = guided.accept(result.runs(), [row.request_id for row in result.finished])
         if not ends:
             return result
@@ -266,7 +266,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
 
 
 def _may_share(config: Config, report: EngineReport) -> bool:
-    """Return whether a prefix can be gone on from: where layers keep states, by checkpoints."""
+    """Return whether prompts can share a prefix: if layers keep states, by checkpoints."""
     return not config.model.facts.keeps_states or report.num_checkpoints > 0
 
 

@@ -20,9 +20,9 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Describes blocks that follow each other and are findable now. group: of layers; parent: the
-    hash before the first, None at the beginning of a sequence; packed: their tokens as int32; salt:
-    what sets a sequence apart from others, at its beginning only; lora_name: of its adapter."""
+    """Describe consecutive blocks that are findable now. group: of layers; parent: the hash before
+    the first, None at the beginning of a sequence; packed: their tokens as int32; salt: separates
+    sequences of equal tokens, at their beginning only; lora_name: of its adapter."""
 
     group: int
     parent: int | None
@@ -57,6 +57,6 @@ class BlockLog:
         self._entries.append(entry)
 
     def take(self) -> list[Entry]:
-        """Return the entries, and begin anew."""
+        """Return the entries, and clear the log."""
         entries, self._entries = self._entries, []
         return entries

@@ -190,8 +190,8 @@ class BlockPool:
         return self._ref_counts[block_id] == 0 and self._hashes[block_id] is not None
 
     def forget(self, block_ids: Sequence[int]) -> None:
-        """Forget the content of these blocks, as far as it can be found: cached blocks become
-        empty, referenced ones stay so. O(pool), for what happens seldom."""
+        """Forget the content of these blocks, if it is findable: cached blocks become empty,
+        referenced ones stay referenced. O(pool), for rare events."""
         by_hash, own = self._by_hash, self._hashes
         findable = {
             block_id: hash_ for block_id in block_ids if (hash_ := own[block_id]) is not None
@@ -218,8 +218,8 @@ class BlockPool:
         self._num_cached = 0
 
     def check_integrity(self) -> None:
-        """Raise AssertionError if any invariant of the module's docstring is broken. Tests do at
-        every step of pools of thousands of blocks, so what is of all blocks is not a loop."""
+        """Raise AssertionError if any invariant of the module's docstring is broken. Tests call
+        this at every step of pools of thousands of blocks, so checks of all blocks avoid loops."""
         ref_counts, hashes, listed = self._ref_counts, self._hashes, self._num_listed
         empty = set(self._empty)
         cached = {block_id for block_id in self._given_back if self._is_cached(block_id)}

@@ -24,7 +24,7 @@ class PrefixSearch:
         marks: Sequence[int],
         block_size: int,
     ) -> None:
-        """marks: what each group's hashes differ by from the chain."""
+        """marks: the difference of each group's hashes from the chain."""
         self._pool = pool
         self._size = block_size
         self._block_bytes = 4 * block_size
@@ -103,7 +103,7 @@ class PrefixSearch:
     def _proven(
         self, number: int, block_ids: list[int], hashes: list[int], end: int, packed: bytes
     ) -> int:
-        """Return how far the group's blocks, which end at `end`, hold what their hashes say."""
+        """Return up to which block the group's blocks, which end at `end`, match their hashes."""
         mark, first = self._marks[number], end - len(block_ids)
         parents = [hash_ ^ mark for hash_ in hashes[first:end]]
         return first + self._pool.count_proven(

@@ -46,7 +46,8 @@ class StateCheckpoints:
         return 0
 
     def use(self, block_id: int) -> int:
-        """The checkpoint at a block's end, from which a sequence goes on now."""
+        """Return the checkpoint at a block's end, from which a sequence continues, as the newest
+        used."""
         self._of_block.move_to_end(block_id)
         return self._of_block[block_id]
 

@@ -28,8 +28,8 @@ class StepExecutor(Protocol):
         ...
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
-        """Sample a submitted batch that said `samples_later`; `mask`: what its guided rows may
-        choose from."""
+        """Sample a submitted batch with `samples_later`; `mask`: the allowed tokens of its guided
+        rows."""
         ...
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
@@ -46,8 +46,8 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def initialize(self, progress: Callable[[str, float], None]) -> EngineReport:
-        """Load the weights and allocate the KV cache; what came of it. progress is told the phase
-        and the share that is done, 0 to 1. Raises `ModelError` or `ConfigError`."""
+        """Load the weights, allocate the KV cache and return the report. progress is called with
+        the phase and its share done, 0 to 1. Raises `ModelError` or `ConfigError`."""
         ...
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
@@ -87,7 +87,7 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def sleep(self, level: int) -> None:
-        """Give the device's memory back; no step is under way, and none follows before `wake_up`.
+        """Release the device's memory; no step is under way, and none follows before `wake_up`.
         level: a `SleepLevel`."""
         ...
 
@@ -100,8 +100,8 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def update_weights(self, path: str) -> None:
-        """Take the weights of a checkpoint that was checked, with an empty KV cache; no step is
-        under way. One that sleeps goes on sleeping. After an error it computes nothing any more."""
+        """Load the weights of a checked checkpoint, with an empty KV cache; no step is under way. A
+        sleeping executor stays asleep. After an error it can compute no more."""
         ...
 
     def close(self) -> None:
@@ -109,8 +109,8 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def who_is_behind(self) -> str | None:
-        """Return which of several runners the others wait for, in words; None where there is one.
-        Comes from any thread."""
+        """Describe the runner that the others wait for; None if there is only one. Any thread may
+        call this."""
         ...
 
 

@@ -18,8 +18,8 @@ _MOST_LOSSES = 1  # of what computes an answer: its request may be what ends an 
 
 
 class AnswerSoFar:
-    """Holds a request and the tokens that have come of its answer. tokens: those that a stop
-    string hides included."""
+    """Hold a request and the received tokens of its answer. tokens: includes those that a stop
+    string hides."""
 
     __slots__ = ("_asked", "_num_losses", "_prompt", "tokens")
 
@@ -33,7 +33,7 @@ class AnswerSoFar:
         self.tokens.extend(tokens)
 
     def survives(self) -> bool:
-        """Count a loss; tell whether the answer may go on behind it."""
+        """Count a loss; return whether the answer may continue after it."""
         self._num_losses += 1
         return self._num_losses <= _MOST_LOSSES
 

@@ -65,12 +65,12 @@ class AsyncText:
         return await self._thread(client_id, work)
 
     async def run(self, client_id: str, work: Callable[[], _Result], *, is_long: bool) -> _Result:
-        """Do other `work` on a request's text: at once, or on a thread if it is long. Raises what
-        the work raises."""
+        """Do other `work` on a request's text: at once, or on a thread if it is long. Raises the
+        work's errors."""
         return await self._thread(client_id, work) if is_long else work()
 
     def close(self) -> None:
-        """Take up nothing more; what waits for a thread gets `EngineDeadError`."""
+        """Accept no more work; work that waits for a thread gets `EngineDeadError`."""
         self._threads.close()
 
     async def _thread(self, client_id: str, work: Callable[[], _Result]) -> _Result:

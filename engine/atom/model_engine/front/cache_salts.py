@@ -26,7 +26,7 @@ class CacheSalts:
 
     def of(self, client_id: str, asked: str) -> str:
         """Return a prompt's salt. client_id: as in `Request`; asked: the request's own cache_salt,
-        which tells prompts of one client apart."""
+        which separates prompts of one client."""
         if not self._apart() or client_id.partition("-")[0] in ("", ANONYMOUS_KIND):
             return asked
         # A digest of both: no text that a client sends makes another client's salt.

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 class CoreEventHop:
     def __init__(self, handle: Callable[[Iterable[CoreEvent]], None]) -> None:
-        """handle: called on the loop with all that is there; what comes meanwhile too."""
+        """handle: called on the loop with all pending events, later arrivals included."""
         self._handle = handle
         self._arrived: deque[CoreEvent] = deque()
         self._loop: asyncio.AbstractEventLoop

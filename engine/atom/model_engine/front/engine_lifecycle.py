@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 class EngineState(enum.StrEnum):
-    """STALLED: a rank has been silent for too long; UNREACHABLE: what computes is elsewhere, and
-    does not answer. Both become READY again if that ends."""
+    """Name the engine's states. STALLED: a rank has been silent for too long; UNREACHABLE: a remote
+    engine does not answer. Both become READY again if that ends."""
 
     STARTING = "starting"
     READY = "ready"
@@ -59,8 +59,8 @@ class EngineLifecycle:
         *,
         holds_requests: bool = False,
     ) -> None:
-        """on_progress: told the phase of start-up and the share of it that is done. holds_requests:
-        those that come while it is asleep wait."""
+        """on_progress: called with the phase of start-up and its share done. holds_requests: new
+        requests wait while the engine is asleep."""
         self._holds_requests = holds_requests
         self._waker: Callable[[], Awaitable[None]] | None = None
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
@@ -114,7 +114,8 @@ class EngineLifecycle:
             self.status = replace(self.status, report=report)
 
     def stall(self, event: CoreStalled) -> None:
-        """Open requests stay: their rank may recover, and those of other ranks go on."""
+        """Record a stalled rank. Open requests stay: their rank may recover, and other ranks
+        continue."""
         reason = f"rank {event.rank} has computed nothing for {event.silent_seconds:.0f} s"
         logger.error("the engine is stalled: %s", reason)
         self._stalled[event.rank] = reason
@@ -133,7 +134,8 @@ class EngineLifecycle:
         self.status = replace(self.status, state=state, reason=reason)
 
     def _show_reach(self, event: CoreUnreachable | CoreReached) -> None:
-        """Open requests stay: each hears itself whether it can go on."""
+        """Record whether the engine can be reached. Open requests stay: each learns its own
+        fate."""
         if self.status.state not in (EngineState.READY, EngineState.UNREACHABLE):
             return
         if isinstance(event, CoreUnreachable):
@@ -144,8 +146,9 @@ class EngineLifecycle:
             self.status = replace(self.status, state=EngineState.READY, reason="")
 
     def fall_asleep(self, reason: str, waker: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Let the device's memory be others'. waker: awaited for requests that come; None where
-        they do not wake it. Raises as `check_serving`, unless it is asleep already."""
+        """Mark the engine asleep, its device memory free for others. waker: awaited for new
+        requests; None if they do not wake it. Raises as `check_serving`, unless it is asleep
+        already."""
         if not self.is_asleep:
             self.check_awake()
         self._woke.clear()
@@ -170,7 +173,7 @@ class EngineLifecycle:
 
     @property
     def held_because(self) -> str:
-        """Tell why requests that come have to wait; empty where they need not."""
+        """Return why new requests have to wait; empty if they need not."""
         if self.is_asleep:
             return self.status.reason
         return "" if self.is_ending else self._holds_because
@@ -198,7 +201,8 @@ class EngineLifecycle:
             self._woke.set()
 
     def maim(self, reason: str) -> None:
-        """A part is gone that does not come back: what is open is finished, and then it ends."""
+        """Record the loss of a part that does not return: open requests finish, then the engine
+        ends."""
         if self.is_dead or self._lost_part:
             return
         what_follows = f"{reason}; open answers are finished, and then the server ends"
@@ -240,8 +244,8 @@ class EngineLifecycle:
         return self.status.report
 
     async def wait_awake(self) -> None:
-        """Returns once requests are not held any more, whatever becomes of them instead. Wakes up
-        an engine that requests wake; raises as its waker."""
+        """Wait until requests are not held any more, whatever happens to them instead. Wakes up an
+        engine that requests wake; raises as its waker."""
         while self.held_because and (self.holds_asleep or not self.is_asleep):
             if self._waker is not None and self.is_asleep:
                 await self._waker()
@@ -259,12 +263,13 @@ class EngineLifecycle:
         return self.status.reason
 
     async def wait_maimed(self) -> str:
-        """Returns the reason once a part of the engine is gone for good, and others go on."""
+        """Wait until a part of the engine is gone for good while others continue; return the
+        reason."""
         await self._maimed.wait()
         return self._lost_part
 
     def check_serving(self) -> None:
-        """Raises the error that tells why a request cannot be taken now."""
+        """Raise the error that explains why a request cannot be taken now, if there is one."""
         if not self.holds_asleep:
             self.check_awake()
 

@@ -40,12 +40,10 @@ class InputOutputProcessor:
         reasoning_parser: str = AUTO,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Loads the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
-
+        """Load the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
         A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
-        parsers are names out of `tool_parsers`. template_kwargs: variables of the chat
-        template where a conversation has none of its own.
-        """
+        parsers are names from `tool_parsers`. template_kwargs: variables of the chat template that
+        a conversation does not set."""
         self._served_name = config.model.served_name
         self._end_token_ids = config.model.eos_token_ids
         self._is_one_file = config.model.path.is_file()

@@ -72,8 +72,8 @@ class InputProcessor:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def check_pools(self, pools: bool) -> None:
-        """Raises `RequestError` unless the model was started for what is asked of it: pools for a
-        vector, else tokens."""
+        """Raise `RequestError` unless the model was started for the request: pools for a vector,
+        else tokens."""
         pooling, name = self._model.pooling, self._model.served_name
         if pools and pooling is None:
             raise RequestError(
@@ -87,9 +87,9 @@ class InputProcessor:
             )
 
     def prepare(self, params: SamplingParams) -> SamplingParams:
-        """Bring every number inside what the wire and a device hold, and bad words to token ids;
-        the choice of tokens stays. Once for all prompts and answers of a call: what `params` lists
-        may be long."""
+        """Bring every number into the bounds of wire and device, and bad words to token ids; the
+        choice of tokens is unchanged. Called once for all prompts and answers of a call: the lists
+        of `params` may be long."""
         if params.structured_outputs is not None:
             self._check_structured(params.structured_outputs)
         changes: dict[str, Any] = {"temperature": 0.0} if params.greedy else {}
@@ -199,7 +199,7 @@ class InputProcessor:
         return room_tokens
 
     def _too_long(self, tokens: str, *, for_answer: bool) -> RequestError:
-        """Build the error for a text of so many `tokens`."""
+        """Build the error for a text of `tokens` tokens."""
         if not for_answer:
             return RequestError(
                 f"the text has {tokens} tokens, more than this server tokenises at once; send it "
@@ -277,8 +277,8 @@ class InputProcessor:
 
 def params_of_each_answer(params: SamplingParams) -> tuple[SamplingParams, ...]:
     """Split params of `n` answers into params for one answer each: the engine core never sees n.
-    Answer i has the seed `seed + i` (within 64 bits), so
-    that the first is what n = 1 gives; without a seed each draws its own."""
+    Answer i has the seed `seed + i` (within 64 bits), so that the first equals the answer of n = 1;
+    without a seed each draws its own."""
     if params.n == 1:
         return (params,)
     if params.seed is None:

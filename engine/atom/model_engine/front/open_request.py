@@ -53,14 +53,14 @@ class TokenTimes:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """A request that has not ended. name: the caller's, which outputs carry. min_tokens: no stop
-    string is looked for among so many. logprobs: how many alternatives of each token are wanted;
-    None for no log-probabilities. prompt_logprobs: what has come of them, until they are shown;
-    None when they were not asked for. client: whose it is. group, index: its reader, and its place
-    among what that reads. stopped: a stop string ended the text, further tokens are not shown.
-    queue_seconds, num_cached_tokens: known at its regular end. answered: its first output is put.
-    ended: its last one, or that it ended early. so_far: where it may go on elsewhere. number: under
-    which an engine computes it now; first_number: under which it came."""
+    """Hold the state of a request that has not ended. name: the caller's, which outputs carry.
+    min_tokens: stop strings are ignored among the first `min_tokens` tokens. logprobs: the number
+    of alternatives per token; None for no log-probabilities. prompt_logprobs: received and not yet
+    shown ones; None if not requested. client: its client. group, index: its reader, and its place
+    in the reader's requests. stopped: a stop string ended the text, further tokens are not shown.
+    queue_seconds, num_cached_tokens: known at its regular end. answered: its first output is
+    delivered. ended: its last one is, or it ended early. so_far: set if it may continue elsewhere.
+    number: its present number in an engine; first_number: its number on arrival."""
 
     number: int
     name: str
@@ -176,8 +176,8 @@ class OpenRequest:
         )
 
     def _match(self, matcher: StopMatcher | SpokenStops, text: str) -> str:
-        """The text that is certain, of what the newest token adds; no stop string ends it that is
-        complete among the fewest tokens."""
+        """Return the certain text that the newest token adds; a stop string that completes within
+        the first `min_tokens` tokens does not end it."""
         if self.num_output_tokens > self.min_tokens:
             text, self.stopped = matcher.feed(text)
             return text

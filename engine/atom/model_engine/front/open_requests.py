@@ -33,9 +33,9 @@ class OpenRequests:
         keeps_answers: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """abort: tells the engine to end requests early. reader_limits: how far a reader may lag;
-        None for as far as it likes. is_contended: whether requests wait for a place in the
-        engine. keeps_answers: they may have to go on elsewhere (`go_on`)."""
+        """abort: ends requests early in the engine. reader_limits: how far a reader may lag; None
+        for no limit. is_contended: whether requests wait for a place in the engine. keeps_answers:
+        they may have to continue elsewhere (`go_on`)."""
         self.abort = abort
         self._outputs = outputs
         self._reader_limits = reader_limits
@@ -108,8 +108,8 @@ class OpenRequests:
             request.timer = loop.call_later(seconds, self._time_out, request, seconds)
 
     def deliver(self, outputs: Sequence[tuple[OpenRequest, RequestOutput]]) -> None:
-        """Put outputs where their readers find them, then tell each reader once. Those of requests
-        that are no longer open are dropped."""
+        """Deliver outputs to their groups, then notify each reader once. Outputs of requests that
+        are no longer open are dropped."""
         now, contended = self._clock(), self._is_contended()
         groups: dict[RequestGroup, None] = {}  # in order, each once
         for request, output in outputs:
@@ -142,14 +142,14 @@ class OpenRequests:
         return request
 
     def note_went_on(self) -> None:
-        """Count an answer that goes on elsewhere, since what computed it was lost."""
+        """Count an answer that continues elsewhere, since its engine was lost."""
         self._outputs.metrics.record_continued(lost=True)
 
     # ---- ends ---------------------------------------------------------------------------------
 
     def end(self, request: OpenRequest, error: Exception | None) -> None:
         """End a request before its last output, unless it has ended: its reader gets `error` (None
-        when it has left), and the engine is told."""
+        if it has left), and the engine aborts the request."""
         if request.ended:
             return
         self.abort([request.number])
@@ -158,7 +158,7 @@ class OpenRequests:
             request.group.fail(error)
 
     def fail_each(self, numbers: Iterable[int], make_error: Callable[[], Exception]) -> None:
-        """End the open requests among these, each with an error of its own."""
+        """End the open requests among these, each with a new error."""
         for number in self._requests.keys() & set(numbers):
             self.end(self._requests[number], make_error())
 

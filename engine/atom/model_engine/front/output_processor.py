@@ -29,8 +29,8 @@ STOP_SEQUENCE = "stop_sequence"
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """Outputs of one step. outputs: what each request got. abort_ids: requests that a stop string
-    ended here; the engine must be told, and answers with their last row."""
+    """Hold the outputs of one step. outputs: of each request. abort_ids: requests that a stop
+    string ended here; the engine must abort them, and answers with their last row."""
 
     outputs: list[tuple[OpenRequest, RequestOutput]]
     abort_ids: list[int]
@@ -66,7 +66,7 @@ class OutputProcessor:
         *,
         shows_text: bool = True,
     ) -> OpenRequest:
-        """The record of `request`, whose outputs are read as those of `index` in `group`.
+        """Make the record of `request`, whose outputs are read as those of `index` in `group`.
         shows_text: False for tokens alone."""
         self.clients.came(request.client_id)
         params = request.params
@@ -98,8 +98,8 @@ class OutputProcessor:
     def process(
         self, body: StreamBody, requests: Mapping[int, OpenRequest], now: float
     ) -> StepOutputs:
-        """Everything one step gave to those of `requests`, which are by number; `now` in the clock
-        of their arrive_time. Tokens of others are dropped."""
+        """Turn one step into the outputs of `requests`, which are by number; `now` in the clock of
+        their arrive_time. Tokens of other requests are dropped."""
         step = StepOutputs([], [])
         if body.prompt_logprobs is not None:
             _keep_prompt_logprobs(body.prompt_logprobs, requests)

@@ -49,17 +49,17 @@ class Pauses:
 
     @property
     def sleep_level(self) -> int:
-        """Return the level at which the engine sleeps; 0 where it is awake."""
+        """Return the level at which the engine sleeps; 0 if it is awake."""
         return int(self._level or 0) if self._lifecycle.is_asleep else 0
 
     async def sleep(self, level: SleepLevel, mode: OpenRequestsMode) -> None:
-        """Give the device's memory back, as soon as `mode` allows. Raises `RequestError` (503) if
-        the engine does not serve, and as `call`."""
+        """Release the device's memory, as soon as `mode` allows. Raises `RequestError` (503) if the
+        engine does not serve, and as `call`."""
         await self._carry_out(self._fall_asleep(level, mode))
 
     async def sleep_until_asked(self, idle_seconds: float) -> None:
-        """Let the weights wait in the host's memory until a request comes; nothing where one is
-        open. idle_seconds: since the last one. Raises as `sleep`."""
+        """Move the weights to the host's memory until a request arrives; do nothing if one is open.
+        idle_seconds: since the last one. Raises as `sleep`."""
         await self._carry_out(self._doze(idle_seconds))
 
     async def wake_up(self) -> None:
@@ -106,8 +106,8 @@ class Pauses:
         await self._give_back(level)
 
     async def _give_back(self, level: SleepLevel, *, keep: bool = False) -> None:
-        """Give the memory back once no request is open, or at once with `keep`; an engine that
-        fails to is awake."""
+        """Release the memory once no request is open, or at once with `keep`; an engine that fails
+        to stays awake."""
         try:
             if not keep:
                 await self._requests.wait_idle(None)
@@ -118,7 +118,7 @@ class Pauses:
             raise
 
     async def _wake_for_requests(self) -> None:
-        """Wake up once for all that are held. Raises `RequestError` (503) where it fails."""
+        """Wake up once for all held requests. Raises `RequestError` (503) if that fails."""
         if self._waking is None or self._waking.done():
             self._waking = asyncio.ensure_future(self._in_turn(self._end_doze()))
         try:

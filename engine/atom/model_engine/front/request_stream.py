@@ -24,10 +24,10 @@ CONTENDED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """Describe how far a reader may lag behind the engine before its requests are aborted: seconds
+    """Bound how far a reader may lag behind the engine before its requests are aborted: seconds
     since the oldest output that it has not taken, and tokens of each answer that it has not taken.
-    contended_seconds: what counts instead of `seconds` while requests wait for a place among those
-    that run, since an answer that is not read has one."""
+    contended_seconds: replaces `seconds` while requests wait for a place in the engine, since an
+    unread answer occupies one."""
 
     seconds: float = float("inf")
     tokens: int = 1 << 40
@@ -53,7 +53,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         leave: Callable[[RequestGroup], None],
         limits: ReaderLimits | None = None,
     ) -> None:
-        """leave: ends those that are open, without an error."""
+        """leave: ends the open requests, without an error."""
         self.numbers = [request.id for request in requests]
         self.num_prompt_tokens = [len(request.prompt_token_ids) for request in requests]
         # Prompts may be long: they are kept only where something is said of them.
@@ -147,9 +147,9 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         return []
 
     async def wait_accepted(self) -> None:
-        """Wait until something can be read, without taking it. Raises `RequestError` when it is
-        that the requests cannot be served as asked, and what ended one of them before anything
-        came: a status can then still be sent."""
+        """Wait until the group can be read, without taking anything. Raises `RequestError` if the
+        requests cannot be served as asked, or the error that ended one before its first output: a
+        status can then still be sent."""
         while not (self._unread or self._error or self.drained):
             self._something.clear()
             await self._something.wait()
@@ -161,15 +161,16 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
                 raise refusal
 
     def close(self) -> None:
-        """The reader is gone: abort what is still running. May be called again."""
+        """Abort the running requests, since the reader is gone. May be called again."""
         self._leave(self)
         self.drained, self._error = True, None
         self.notify()  # a reader on another task sees the end
 
 
 class RequestStream(AsyncIterator[RequestOutput]):
-    """The outputs of one request: iterate; the last has `finished` set. Leaving the context, or
-    `close`, before that aborts the request. Raises the engine's error when it could not go on."""
+    """Yield the outputs of one request; the last has `finished` set. Leaving the context, or
+    `close`, before that aborts the request. Raises the error with which the engine could not
+    continue."""
 
     def __init__(self, group: RequestGroup) -> None:
         """group: of that request alone."""
@@ -209,8 +210,8 @@ def _merged(found: Sequence[tuple[int, RequestOutput]]) -> list[tuple[int, Reque
 
 
 def _as_one(unread: Sequence[RequestOutput]) -> RequestOutput:
-    """The newest's counts and end, with what all of them added. The prompt's log-probabilities came
-    with the first."""
+    """Merge the unread outputs: the newest's counts and end, with the tokens of all. The prompt's
+    log-probabilities are in the first."""
     newest = unread[-1]
     return msgspec.structs.replace(
         newest,

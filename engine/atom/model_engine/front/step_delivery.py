@@ -29,7 +29,7 @@ class StepDelivery:
         self._waiting: list[tuple[OpenRequest, RequestOutput]] = []
 
     def take(self, body: StreamBody) -> None:
-        """Take one step's tokens; `OpenRequests.deliver` of what is `taken` follows."""
+        """Process one step's tokens; pass the `taken` outputs to `OpenRequests.deliver` next."""
         try:
             step = self._outputs.process(body, self._requests.by_number, self._clock())
         except Exception as error:

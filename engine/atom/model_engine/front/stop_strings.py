@@ -15,11 +15,12 @@ from atom.answer_parsing.spoken_text import SpokenText
 
 
 class StopMatcher:
-    """Finds stop strings in a text: feed() pieces until it reports a match; flush() what is held
-    back at a normal end.
+    """Find stop strings in a text: feed() pieces until it reports a match; flush() the held-back
+    text at a normal end.
 
-    The stop string that is complete first ends the text; of two complete at the same character, the
-    longer, so that no part of either shows. The result does not depend on how the text was cut."""
+    The stop string that completes first ends the text; of two complete at the same character, the
+    longer, so that no part of either shows. The result does not depend on how the text was cut.
+    """
 
     __slots__ = (
         "_failures",
@@ -57,8 +58,8 @@ class StopMatcher:
         return text[:certain], False
 
     def pass_over(self, piece: str) -> str:
-        """Take text that must not end yet: stop strings complete within it pass, one that is only
-        begun may still end what comes after it."""
+        """Take text that must not end yet: stop strings complete within it pass, one that has only
+        begun may still end the text that follows."""
         text = self._held + piece
         for position in range(len(self._held), len(text)):
             if self._advance(text[position]):

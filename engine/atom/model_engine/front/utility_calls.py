@@ -18,8 +18,8 @@ class UtilityCalls:
         self._answers: dict[int, asyncio.Future[Any]] = {}
 
     async def answer(self, call_id: int, send: Callable[[], None]) -> Any:
-        """Send, and wait for what comes back. Raises `AtomError` when the utility failed, and
-        whatever `fail_all` was given."""
+        """Send a call, and wait for its result. Raises `AtomError` if the utility failed, and any
+        error given to `fail_all`."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[call_id] = answer
         try:

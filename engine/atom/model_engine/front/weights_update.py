@@ -46,8 +46,8 @@ class WeightsUpdate:
 def find_update(
     model: ModelConfig, asked: str, version: str | None, mode: OpenRequestsMode
 ) -> WeightsUpdate:
-    """Find a checkpoint, of which a hub's is downloaded, and compare its configuration with what is
-    served. Raises `RequestError`."""
+    """Find a checkpoint, downloading a hub's, and compare its configuration with the served
+    model's. Raises `RequestError`."""
     try:
         path = find_checkpoint(asked)
         checkpoint = open_checkpoint(path)
@@ -103,7 +103,7 @@ def weights_version(path: Path) -> str:
 
 
 def _offsets(size: int, count: int) -> list[int]:
-    """Places of samples in a file of so many bytes; all of it where it is small."""
+    """Return the offsets of samples in a file of `size` bytes; they cover a small file whole."""
     last = size - _SAMPLE_BYTES
     if last <= count * _SAMPLE_BYTES:
         return list(range(0, size, _SAMPLE_BYTES))

@@ -25,9 +25,9 @@ class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag_field="type"):
 
 
 class BlockStored(KVCacheEvent, tag="BlockStored"):
-    """Blocks of `block_size` tokens each that a later prompt may begin with. extra_keys: of each
-    block what else it depends on; group_idx and what follows it: only where layers of a model see
-    different windows and so keep blocks apart."""
+    """Report blocks of `block_size` tokens each that a later prompt may begin with. extra_keys:
+    further inputs of each block's content; group_idx and the fields after it: only if layers of a
+    model see different windows and so keep blocks apart."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -81,11 +81,11 @@ class _Group:
 
 
 class EventMaker:
-    """Makes events of a log's entries. Remembers of each block which group it is of, where there
-    are several: an eviction knows the hash alone."""
+    """Turn a log's entries into events. If there are several groups, remembers the group of each
+    block: an eviction knows the hash alone."""
 
     def __init__(self, block_size: int, masks: Sequence[MaskRule]) -> None:
-        """masks: what each group of layers sees."""
+        """masks: the tokens that each group of layers sees."""
         self._block_size = block_size
         self._groups = [_group(index, mask) for index, mask in enumerate(masks)]
         self._apart = len(self._groups) > 1
@@ -141,7 +141,7 @@ class EventMaker:
 
 
 def _joined(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Join neighbours that one event can tell."""
+    """Join neighbours that fit one event."""
     pending: Entry | None = None
     for entry in entries:
         joined = None if pending is None else _join(pending, entry)

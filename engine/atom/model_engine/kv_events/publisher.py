@@ -40,8 +40,8 @@ class KVEventPublisher:
     """Publish the changes of one rank's prefix cache from a separate thread."""
 
     def __init__(self, config: KVEventsConfig, rank: int, blocks: BlockManager) -> None:
-        """rank: of data parallelism, by which tcp ports count up. Raises `ConfigError` where an
-        endpoint cannot be had."""
+        """rank: of data parallelism; tcp ports count up by it. Raises `ConfigError` if an endpoint
+        cannot be opened."""
         own = config.of_rank(rank)
         self._rank = rank
         self._log = BlockLog()

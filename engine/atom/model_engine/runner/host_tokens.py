@@ -87,7 +87,8 @@ class PendingLogprobs:
 
     @staticmethod
     def send(request_ids: NDArray[np.int64], tensors: LogprobTensors) -> PendingLogprobs:
-        """Start the copy, behind what computes them. Few requests ask: buffers of their own."""
+        """Start the copy, after the kernels that compute the tensors. Few requests ask: each gets
+        new buffers."""
         if not tensors.ranks.is_cuda:
             return PendingLogprobs(request_ids, tensors, None)
         on_host = LogprobTensors(
@@ -119,7 +120,7 @@ class PendingVectors:
 
     @staticmethod
     def send(request_ids: NDArray[np.int64], vectors: torch.Tensor) -> PendingVectors:
-        """Start the copy, behind what computes them."""
+        """Start the copy, after the kernels that compute the vectors."""
         if not vectors.is_cuda:
             return PendingVectors(request_ids, vectors, None)
         on_host, copied = _to_pinned(vectors), torch.cuda.Event()

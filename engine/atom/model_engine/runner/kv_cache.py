@@ -103,7 +103,7 @@ def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int
 
 
 def _chosen_checkpoints(config: Config, layout: KvLayout, tokens: int, left_bytes: int) -> int:
-    """Return how many checkpoints of states go with so many tokens in blocks, as far as they fit
+    """Return how many checkpoints of states belong to `tokens` tokens in blocks, as far as they fit
     beside these."""
     interval = checkpoint_tokens(layout, config.cache.block_size)
     if not interval or not config.cache.enable_prefix_caching:
@@ -127,12 +127,12 @@ def allocate(
     block_size: int,
     place: Place,
 ) -> list[torch.Tensor]:
-    """Give every attention layer its cache: the layers at the same position of each group (of
-    indices into `layers`) share tensors of one size, since a block is in use by one group alone; of
-    another size, which scales may have, is one more (`group_layers` counts it). Where a group has
-    several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
-    on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so. Returns the
-    tensors."""
+    """Assign every attention layer its cache: the layers at the same position of each group (of
+    indices into `layers`) share tensors of one size, since a block is in use by one group alone; a
+    tensor of another size, which scales may have, is one more (`group_layers` counts it). If a
+    group has several layers at a position, block b of the pool is blocks of theirs from b ·
+    layers_per_tensor on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so.
+    Returns the tensors."""
     if any(group.offsets for group in groups):
         return [_allocate_packed(layers, groups, num_blocks, block_size, place)]
     tensors: list[torch.Tensor] = []
@@ -165,8 +165,8 @@ def _allocate_packed(
     block_size: int,
     place: Place,
 ) -> torch.Tensor:
-    """Give layers their parts of each block, which lie behind each other in it. Returns the pool's
-    one tensor."""
+    """Assign layers their parts of each block, which are stored one after another in it. Returns
+    the pool's one tensor."""
     layouts = [
         [_attention(layers[at]).cache_layout(block_size, place.dtype) for at in group.layers]
         for group in groups
@@ -216,7 +216,7 @@ class StateCounts:
 def allocate_states(
     layers: Sequence[CachedLayer], counts: StateCounts, device: torch.device
 ) -> list[torch.Tensor]:
-    """Give every layer that keeps a state one for each slot and for each checkpoint, and room for
+    """Assign every layer that keeps a state one for each slot and for each checkpoint, and room for
     the inputs of drafts. Returns the tensors."""
     tensors: list[torch.Tensor] = []
 
@@ -251,8 +251,8 @@ def others_bytes(device: Device) -> int:
 
 
 def overhead_bytes(device: Device, weights_bytes: int, others: int, utilization: float) -> int:
-    """Memory in use that is neither weights nor activations: the runtime's, and of what others had
-    at the start and still have, what is of this engine's share of the device."""
+    """Return the bytes in use that are neither weights nor activations: the runtime's, and the part
+    of other processes' memory that falls into this engine's share of the device."""
     if device.is_gpu:
         used = device.used_memory_bytes() - torch.cuda.memory_reserved(device.torch_device)
         others = min(others, max(0, used - _MOST_CONTEXT_BYTES))

@@ -39,8 +39,8 @@ class LoraMatrices:
 
 @dataclass(frozen=True, slots=True)
 class HostAdapter:
-    """An adapter in the host's memory. by_linear: by the name of the matrix's module here; those
-    that it leaves alone are not there."""
+    """Hold an adapter in the host's memory. by_linear: by the module name of the matrix here;
+    matrices that it leaves unchanged are absent."""
 
     by_linear: dict[str, LoraMatrices]
 

@@ -69,7 +69,7 @@ class AdapterNames:
         self.turned = has_turned_experts(hf_config)
 
     def module(self, name: str) -> str | None:
-        """Return the model's name of a module; None if the model has none of it."""
+        """Return the model's name of a module; None if the model has no such module."""
         return next((found for found in self._candidates(name) if found in self._modules), None)
 
     def stack(self, name: str) -> str | None:
@@ -208,7 +208,8 @@ class AdapterFile:
         return self._config.scaling(self._peft_names[module])
 
     def _place_of(self, name: str, known: AdapterNames) -> tuple[str, str] | None:
-        """The model's name of what a stored matrix adds to, and PEFT's, which patterns are of."""
+        """Return the model's name of the matrix that a stored one adapts, and PEFT's, which
+        patterns match."""
         experts, depth = name, 0
         while experts.endswith(_INSIDE):
             experts, depth = experts.removesuffix(_INSIDE), depth + 1

@@ -17,14 +17,13 @@ from atom.models.registry import build_model
 
 @dataclass(frozen=True, slots=True)
 class ModelBuilder:
-    """Makes models of one kind. build: what their layers compute with; dtype: of what has no
-    other."""
+    """Make models of one kind. build: settings of their layers; dtype: the default element type."""
 
     build: Build
     dtype: torch.dtype
 
     def make(self, speculation: SpeculationSetup, device: torch.device) -> CausalLM:
-        """Make a model, and what drafts for it, on a device, their weights not filled."""
+        """Make a model and its drafter on a device, with weights unfilled."""
         previous = torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
         try:
@@ -44,7 +43,7 @@ class ModelBuilder:
         config: Config,
         progress: Callable[[float], None],
     ) -> None:
-        """Give a model, and what drafts for it, weights as the backend wants them."""
+        """Fill the weights of a model and its drafter, in the backend's layout."""
         parts = speculation.models(model)
         if config.model.load_dummy:
             for part in parts:

@@ -60,7 +60,7 @@ class PredictedMemory:
     def device_memory(
         self, total: int, weights: int, activations: int, overhead: int
     ) -> DeviceMemory:
-        """Describe a device of `total` bytes, of which so many are spoken for."""
+        """Describe a device of `total` bytes, with the bytes already used."""
         return DeviceMemory(
             total_bytes=total,
             utilization=self.config.cache.gpu_memory_utilization,
@@ -70,18 +70,18 @@ class PredictedMemory:
         )
 
     def plan_cache(self, layout: KvLayout, memory: DeviceMemory) -> KvBudget:
-        """Size the KV cache in what `memory` leaves, whose position_bytes are filled in here.
-        Raises ConfigError where nothing is left."""
+        """Size the KV cache in the memory that `memory` leaves; position_bytes are filled in here.
+        Raises ConfigError if none is left."""
         positions = sum(position_bytes(facts) for facts, _ in self._facts())
         return kv_cache.plan_blocks(self.config, replace(memory, position_bytes=positions), layout)
 
     def running_sequences(self, layout: KvLayout, memory: DeviceMemory) -> int:
-        """Return how many sequences may run, by what was predicted: before anything is sized."""
+        """Return how many sequences may run, by predicted memory: before anything is sized."""
         return running_sequences(memory, layout, kv_cache.run_limits(self.config))
 
     def _facts(self) -> list[tuple[ModelFacts, bool]]:
-        """List the facts of the model and of what drafts for it, each with whether its own
-        MTP layers do."""
+        """Return the facts of the model and of its draft model, each with whether its own MTP
+        layers draft."""
         config = self.config
         by_layers = config.speculative is not None and config.speculative.by_layers
         own = [(config.model.facts, by_layers and config.draft is None)]

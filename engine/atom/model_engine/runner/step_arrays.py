@@ -12,9 +12,9 @@ from atom.model_engine.batch import Slots
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """A step's inputs as host arrays. By token [T]: input_ids (0 of decodes), positions and each
-    group's slot_mapping, int64. By row: slots, contexts [R] int32, starts [R + 1] int32. By row
-    that samples: sample_slots, sample_positions int64 of what it draws, logits_indices int64, its
+    """Hold a step's inputs as host arrays. By token [T]: input_ids (0 of decodes), positions and
+    each group's slot_mapping, int64. By row: slots, contexts [R] int32, starts [R + 1] int32. By
+    row that samples: sample_slots, sample_positions int64 of its draw, logits_indices int64, its
     last token."""
 
     input_ids: NDArray[np.int64]

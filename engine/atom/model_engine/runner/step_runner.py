@@ -76,14 +76,13 @@ class EagerTokens:
 
 @dataclass(slots=True)
 class SubmittedStep:
-    """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
-    sample, in order, and of the tokens that they draw; forward: None when none does, and once it
-    was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
-    the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
-    more than one token of some row; reporting: which rows `logprobs` are of; computed: what the
-    step's tokens were made of, and drawn: all draws [n] int64, where a proposer catches up; pooled:
-    what a pooling model gives instead of tokens; failed: request ids whose row could not be set up,
-    and why."""
+    """Hold a batch whose forward was submitted. sample_slots, request_ids, positions: of the rows
+    that sample, in order, and of the tokens that they draw; forward: None if no row samples, and
+    after sampling; pending, logprobs: its tokens, once sampled, and their requested scores; behind:
+    the drafts that precede its draws, if rows may carry any; may_run: the scheduler counts more
+    than one token of some row; reporting: which rows `logprobs` are of; computed: the inputs of the
+    step's tokens, and drawn: all draws [n] int64, if a proposer catches up; pooled: a pooling
+    model's result; failed: request ids whose row could not be set up, and why."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -147,7 +146,7 @@ class StepRunner:
 
     @staticmethod
     def _numbers_per_row(config: Config) -> int:
-        """Count the numbers per row that a step tells the host."""
+        """Count the numbers per row that a step returns to the host."""
         return 1
 
     @torch.inference_mode()
@@ -213,13 +212,13 @@ class StepRunner:
         )
 
     def set_dp_padding(self, capacity: int | None) -> None:
-        """Let the next step, or `run_dummy_batch`, exchange so many tokens with each of the ranks
-        that share experts; None for as many as are wanted."""
+        """Let the next step, or `run_dummy_batch`, exchange `capacity` tokens with each of the
+        ranks that share experts; None for as many as needed."""
         self._dp_padding = (capacity,)
 
     @torch.inference_mode()
     def run_dummy_batch(self) -> None:
-        """Compute this rank's experts for other ranks' tokens, in a step without any of its own."""
+        """Compute this rank's experts for other ranks' tokens, in a step without tokens here."""
         assert self._dp_padding is not None
         (capacity,), self._dp_padding = self._dp_padding, None
         if self.graphs is not None and capacity is not None:
@@ -241,8 +240,8 @@ class StepRunner:
 
     @torch.inference_mode()
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
-        """Sample the rows of a submitted step and start to copy their tokens out. `mask`: what
-        some of them are confined to."""
+        """Sample the rows of a submitted step and start to copy their tokens out. `mask`: the
+        allowed tokens of some of them."""
         forward, step.forward = step.forward, None
         if forward is None:
             step.pending = PendingTokens(torch.zeros(0, dtype=torch.int32), None)
@@ -275,7 +274,7 @@ class StepRunner:
     def _replay(
         self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int, variant: StepVariant
     ) -> SubmittedStep | None:
-        """Run the layers by a graph; None where there is none of such a step."""
+        """Run the layers by a graph; None if no graph fits the step."""
         if batch.num_decodes < len(batch.slots):
             prompts = graphs.prompts
             return None if prompts is None else self._replay_prompts(prompts, batch, variant)
@@ -374,7 +373,7 @@ class StepRunner:
         return inputs
 
     def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
-        """Move the slots past what the step computes."""
+        """Move the slots past the step's tokens."""
         self._inputs.advance(inputs)
 
     def _sample_rows(
@@ -451,8 +450,8 @@ class StepRunner:
         self._ops.apply_token_mask(logits, rows, upload(mask.bits, logits.device))
 
     def _copy_out(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """Send numbers [n] towards the host, behind the step that computes them; what happens when
-        they are there."""
+        """Copy numbers [n] to the host, after the step that computes them; return the copy, and the
+        event of its arrival."""
         if not self._device.is_gpu:
             return numbers.to(torch.int32), None
         host, copied = self._host_tokens.next()

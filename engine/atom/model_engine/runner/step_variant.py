@@ -56,8 +56,8 @@ class StepVariant:
         return tuple(column for kind, column in COLUMN_OF.items() if getattr(self, kind))
 
     def has(self, column: str) -> bool:
-        """Tell whether rows have a number in the column: plain rows have one in every column that
-        tells no kind from another."""
+        """Return whether rows have a number in the column: plain rows have one in every column that
+        does not distinguish kinds."""
         return column not in COLUMN_OF.values() or column in self.columns
 
     def narrower(self) -> tuple[StepVariant, ...]:

@@ -63,7 +63,7 @@ class CacheShape:
 def warm_up(
     steps: StepRunner, config: Config, cache: CacheShape, progress: Callable[[float], None]
 ) -> None:
-    """Run steps of every kind; progress is told the share that is done."""
+    """Run steps of every kind; progress is called with the share done."""
     batches = list(_batches(config, cache))
     for done, batch in enumerate(batches):
         progress(done / len(batches))
@@ -78,8 +78,8 @@ def run_largest_steps(
     cache: CacheShape,
     few_layers: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Run the largest steps there can be: of prompts, and of rows that all sample. few_layers: a
-    context in which one layer of each kind runs; what a chunk adds is gone behind a layer."""
+    """Run the largest possible steps: of prompts, and of rows that all sample. few_layers: a
+    context in which one layer of each kind runs; a chunk's memory is freed after a layer."""
     tokens = config.scheduler.max_num_batched_tokens
     prompts, *chunks = largest_prompts(config, cache)
     steps.submit(prompts)
@@ -122,7 +122,7 @@ def describe_start(config: Config) -> str:
 def prompt_batch(
     counts: Sequence[int], cache: CacheShape, params: SamplingParams | None = None
 ) -> ScheduledBatch:
-    """A step of prompts of so many tokens, in the first slots and all in the same blocks."""
+    """Build a step of prompts of `counts` tokens, in the first slots and all in the same blocks."""
     rows = [_row(slot, count, _tables(count, cache), params) for slot, count in enumerate(counts)]
     return _batch(rows, np.zeros(len(counts), np.int32), np.array(counts, np.int32), num_decodes=0)
 
@@ -142,7 +142,7 @@ def largest_prompts(config: Config, cache: CacheShape) -> Iterator[ScheduledBatc
 
 
 def chunk_batch(computed: int, count: int, cache: CacheShape) -> ScheduledBatch:
-    """A step of one row that computes so many tokens behind so many."""
+    """Build a step of one row that computes `count` tokens after `computed` ones."""
     tokens = computed + count
     row = _row(0, tokens, _tables(tokens, cache), None)
     counts = np.array([computed], np.int32), np.array([count], np.int32)
@@ -157,8 +157,8 @@ def decode_batch(
     *,
     apart: bool = False,
 ) -> ScheduledBatch:
-    """A step of decodes that reach so many tokens each, and of a prompt of `chunk` tokens. apart:
-    each in blocks of its own, as far as there are enough."""
+    """Build a step of decodes with `contexts` tokens each, and of a prompt of `chunk` tokens.
+    apart: each in separate blocks, as far as there are enough."""
     counts = [*contexts, *([chunk] if chunk else [])]
     firsts = np.cumsum(contexts) // cache.block_size if apart else np.zeros(len(contexts), np.int64)
     rows = [
@@ -211,8 +211,8 @@ def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBat
 
 
 def computing_ahead(batch: ScheduledBatch, ahead: int, computed: int = 1) -> ScheduledBatch:
-    """The batch of decodes that each compute so many tokens ahead, behind so many, and whatever
-    else it has."""
+    """Return the batch with `ahead` extra tokens per decode, after `computed` ones, and its other
+    rows unchanged."""
     scheduled, before = batch.num_scheduled_tokens.copy(), batch.num_computed_tokens.copy()
     scheduled[: batch.num_decodes] += ahead
     before[: batch.num_decodes] = computed
@@ -260,7 +260,7 @@ def _run_behind_unknown(steps: StepRunner, config: Config, cache: CacheShape) ->
 
 
 def _tables(tokens: int, cache: CacheShape, first: int = 0) -> tuple[list[int], ...]:
-    """The blocks from the first on, once more where there are fewer (a window keeps few)."""
+    """Return the blocks from the first on, repeated if there are fewer (a window keeps few)."""
     count = -(-tokens // cache.block_size)
     blocks = [index % cache.num_blocks for index in range(first, first + count)]
     return (blocks,) * cache.num_groups

@@ -51,7 +51,8 @@ class SingleTokens:
         return 0
 
     def stood(self, batch: ScheduledBatch) -> NDArray[np.bool_]:
-        """Say which of a batch's rows stood where it says; called before its tokens are taken."""
+        """Return which of a batch's rows had the position it states; called before its tokens are
+        taken."""
         return np.ones(len(batch.slots), dtype=np.bool_)
 
     def take(
@@ -90,8 +91,8 @@ class AcceptedTokens:
         self._lengths.enter(slot)
 
     def plan_extra(self, decodes: Slots, budget_tokens: int) -> int:
-        """Set how many extra tokens the rows' next step computes, unless it is none: none beyond a
-        row's end, and all together within the budget. How many that are."""
+        """Set how many extra tokens the rows' next step computes, unless it is none: within each
+        row's end, and all together within the budget. Returns their sum."""
         if not len(decodes):
             return 0
         rows, extra = self._rows, self._lengths.choose(decodes, self._rows.num_computed)
@@ -106,8 +107,8 @@ class AcceptedTokens:
         return int(extra.sum())
 
     def stood(self, batch: ScheduledBatch) -> NDArray[np.bool_]:
-        """Say which of a batch's rows stood where it says, and not before, since they got fewer
-        tokens than they could; called before its tokens are taken."""
+        """Return which of a batch's rows had the position it states, and not an earlier one because
+        they got fewer tokens than possible; called before its tokens are taken."""
         stood: NDArray[np.bool_] = self._num_known[batch.slots] == batch.num_computed_tokens + 1
         stood[batch.num_decodes :] = True
         return stood
@@ -115,8 +116,8 @@ class AcceptedTokens:
     def take(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
     ) -> TakenTokens:
-        """Write a step's tokens to the rows that are still there (`alive`), and count what is
-        known instead of what there could be."""
+        """Write a step's tokens to the living rows (`alive`), and replace upper bounds by known
+        counts."""
         if output.counts is None:
             return self._take_single(batch, alive, output)
         rows, known = self._rows, self._num_known
@@ -192,7 +193,7 @@ class AcceptedTokens:
 def _of_rows(
     output: ScheduledBatchOutput, chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Tokens, and how many of each row, of the chosen of those that sampled."""
+    """Return the tokens of the chosen sampling rows, and how many each row has."""
     counts = output.counts
     assert counts is not None, "a step without extra tokens gives one each"
     assert (counts > 0).all(), "a row that samples gets a token"

@@ -25,11 +25,9 @@ Chunk = tuple[int, int]  # slot, tokens of its prompt
 
 @dataclass(frozen=True, slots=True)
 class _Decodes:
-    """Rows that decode together, step after step, and what does not change while they do.
-
-    given: their slots as the scheduler gave them; in the order in which they are executed: slots,
-    req_ids, ones (their scheduled tokens), all (whether they sample).
-    """
+    """Hold the rows that decode together, step after step, with their constant arrays. given: their
+    slots as the scheduler gave them; in execution order: slots, req_ids, ones (their scheduled
+    tokens), all (whether they sample)."""
 
     given: Slots
     slots: Slots
@@ -71,7 +69,7 @@ class BatchBuilder:
         self._block_appends.append(appends)
 
     def load_state(self, slot: int, checkpoint: int) -> None:
-        """Let the row that entered go on from a checkpoint's states."""
+        """Let the row that entered continue from a checkpoint's states."""
         self._state_loads.append(StateCopy(slot, checkpoint))
 
     def load_lora(self, load: LoraLoad) -> None:
@@ -151,8 +149,9 @@ class BatchBuilder:
         return tuple(scores)
 
     def _next_decodes(self, given: Slots) -> _Decodes:
-        """A device that computes the longest rows first ends with short ones, and none of its units
-        waits long for the last. Rows that go on together keep their order: each grows by one."""
+        """Order the decodes, the longest first. A device then ends with short rows, and none of its
+        units waits long for the last. Rows that continue together keep their order: each grows by
+        one."""
         last = self._decodes
         if np.array_equal(given, last.given):
             return _Decodes.of(given, last.slots, self._rows)

@@ -69,7 +69,8 @@ class FairQueue:
 
     @property
     def first(self) -> Sequence:
-        """The sequence that is served next, by what was charged so far; at least one must wait."""
+        """Return the sequence that is served next, by the charges so far; at least one must
+        wait."""
         if self._alone is not None:
             return self._alone.first
         return self._groups.next().holder.next().holder.first
@@ -108,8 +109,8 @@ class FairQueue:
         self._wait(sequence, client)
 
     def admit(self, sequence: Sequence, computed_tokens: int) -> None:
-        """The first has a slot; so many of its tokens are to be computed that were not charged
-        before."""
+        """Admit the first sequence, which has a slot; `computed_tokens` of its tokens are to be
+        computed and were not charged before."""
         if self._alone is not None:
             self._was_served = True
             self._alone.remove(sequence)
@@ -175,7 +176,7 @@ class FairQueue:
         self._move(client, waiting=len(alone), running=len(running))
 
     def _client_of(self, client_id: str, holder: WaitingQueue | None = None) -> Client:
-        """Find or open a client's account. holder: of one that is new, where it is there
+        """Find or open a client's account. holder: the queue of a new account, if it exists
         already."""
         group_name, _, name = client_id.partition("/")
         group = self._groups.get(group_name)
@@ -232,9 +233,9 @@ class FairQueue:
     # ---- who makes room -----------------------------------------------------------------------
 
     def making_way(self) -> list[Sequence]:
-        """List the rows that may be preempted for the first that waits, newest first: those of the
-        client that runs most. Before each of them is preempted that client runs more rows, by
-        weight, than the waiting client does with one more. Empty if none may, or nothing waits."""
+        """List the rows that may be preempted for the first waiting sequence, newest first: those
+        of the client that runs most. Before each preemption that client runs more rows, by weight,
+        than the waiting client does with one more. Empty if none may, or no sequence waits."""
         if self._alone is not None or not self._num_waiting or not self._runs:
             return []
         self.settle()

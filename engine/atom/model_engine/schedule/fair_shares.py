@@ -23,9 +23,9 @@ Holder = TypeVar("Holder")
 
 
 class Account(Generic[Holder]):
-    """An account of one client's, or one group's, service. holder: what its requests are kept in.
-    parent: the account that is charged with it. service: in tokens, by its weight. last_pick: the
-    number of the pick that served it last, 0 for none."""
+    """Account for one client's, or one group's, service. holder: the queue of its requests. parent:
+    the account that is charged with it. service: in tokens, by its weight. last_pick: the number of
+    the pick that served it last, 0 for none."""
 
     __slots__ = (
         "holder", "last_pick", "listed", "name", "open", "parent", "running", "service", "shares",

@@ -40,7 +40,7 @@ class LoraSlots:
         return bool(self._idle) or lora.lora_int_id in self._running
 
     def enter(self, sequence: Sequence) -> LoraLoad | None:
-        """Give a sequence that begins to run the slot of its adapter, for which there is room.
+        """Assign a sequence that begins to run the slot of its adapter, for which there is room.
         Returns the load that puts the adapter there, None if it is there already."""
         if sequence.lora is None:
             return None
@@ -72,8 +72,8 @@ class LoraSlots:
             self._holds[self._holds.index(number)] = _NOBODY
 
     def forget_all(self) -> None:
-        """Put every adapter into its slot anew, the next time: no rows run, and the device's memory
-        is not what it was."""
+        """Load every adapter again at its next use: no rows run, and the device's memory has
+        changed."""
         assert not self._running, "adapters with rows stay in their slots"
         self._holds = [_NOBODY] * len(self._holds)
 

@@ -21,8 +21,8 @@ from atom.model_engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class MakeWay:
-    """Preempt `rows`, and `sequence` can be admitted, if no block is kept free for those that run.
-    rows: empty if only those blocks are short."""
+    """Propose to preempt `rows` so that `sequence` can be admitted, without blocks kept free for
+    running rows. rows: empty if only those blocks are short."""
 
     sequence: Sequence
     rows: tuple[Sequence, ...]

@@ -45,5 +45,5 @@ class PromptPace:
             self._delay.ended()
 
     def paused(self) -> None:
-        """No request is left."""
+        """Note that no request is left."""
         self._step_time.paused()

@@ -22,8 +22,8 @@ _WATERMARK = 0.01
 
 
 class RowBlocks:
-    """Gives rows the KV blocks that their tokens are written to. windows: of the groups whose
-    layers see a window; None where all see everything."""
+    """Allocate the KV blocks that rows' tokens are written to. windows: of the groups whose layers
+    see a window; None if all see everything."""
 
     def __init__(self, blocks: BlockManager, rows: RowTable, *, lookahead: int) -> None:
         """lookahead: tokens behind the newest one that every row has blocks for (drafts)."""
@@ -79,7 +79,7 @@ class RowBlocks:
         return cached
 
     def free(self, sequence: Sequence) -> None:
-        """Give back all blocks of a sequence that leaves its slot."""
+        """Free all blocks of a sequence that leaves its slot."""
         self._blocks.free(sequence.block_tables, sequence.first_blocks)
         sequence.block_tables, sequence.first_blocks = (), []
         self._tables[sequence.slot] = ()
@@ -94,8 +94,8 @@ class RowBlocks:
         return needed + promised - self._blocks.num_free_blocks
 
     def num_held_alone(self, sequence: Sequence) -> int:
-        """Count the blocks of a running sequence that no other holds: those that `free` makes
-        free."""
+        """Count the blocks that `free` would make free: those of a running sequence that no other
+        holds."""
         tables = zip(sequence.block_tables, sequence.first_blocks, strict=True)
         return sum(self._blocks.pool.count_held_once(table[first:]) for table, first in tables)
 
@@ -115,12 +115,12 @@ class RowBlocks:
         return full
 
     def can_append(self, num_rows: int) -> bool:
-        """Return whether there is one more block of every group for so many rows."""
+        """Return whether there is one more block of every group for `num_rows` rows."""
         return num_rows * len(self._blocks.groups) <= self._blocks.num_free_blocks
 
     def append(self, slots: Slots) -> NDArray[np.int32]:
-        """Give each one more block of every group, of which there are enough. [n, 3]: slot, column
-        of its tables, block id."""
+        """Append a block of every group to each row; there must be enough. Returns [n, 3]: slot,
+        column of its tables, block id."""
         self._rows.room[slots] += self._blocks.block_size
         listed, of_slot, starts = slots.tolist(), self._tables, self._table_starts
         columns: list[int] = []

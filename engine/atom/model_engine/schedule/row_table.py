@@ -61,7 +61,7 @@ class RowTable:
         return sequence
 
     def enter(self, sequence: Sequence) -> int:
-        """Give the sequence a slot and fill its row; of its tokens none is computed."""
+        """Assign the sequence a slot and fill its row; none of its tokens is computed yet."""
         slot = self._free_slots.pop()
         sequence.slot = slot
         count = sequence.num_tokens

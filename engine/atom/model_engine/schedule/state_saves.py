@@ -55,8 +55,8 @@ class StateSaves:
         return found
 
     def keep(self, batch: ScheduledBatch, saved: np.ndarray, parents: list[int]) -> None:
-        """A batch was computed and its blocks published: let what it saved be found, of the rows
-        that are still there and stood where it says."""
+        """Make a batch's saved states findable, for living rows at the stated position; its blocks
+        are published."""
         living = set(batch.slots[saved].tolist())
         size, pool = self._blocks.block_size, self._blocks.pool
         for copy, parent in zip(batch.state_saves, parents, strict=True):

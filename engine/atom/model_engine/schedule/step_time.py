@@ -37,7 +37,7 @@ class Beside(Enum):
 
     @staticmethod
     def of(answers: bool, shared: bool) -> Beside:
-        """Return the kind. answers: some are under way; shared: several clients are there."""
+        """Return the kind. answers: some are under way; shared: several clients have requests."""
         if not answers:
             return Beside.NOTHING
         return Beside.OTHERS_ANSWERS if shared else Beside.OWN_ANSWERS
@@ -66,7 +66,7 @@ class StepTime:
             self._known.append(self._computing.popleft())
 
     def paused(self) -> None:
-        """No request is left: the time until the next step is none of the last one's."""
+        """Note that no request is left: the time until the next step is not the last one's."""
         self._known.clear()
 
     def prompt_budget(self, budget: int, now: float, beside: Beside) -> int:

@@ -63,9 +63,9 @@ class WindowBlocks:
     # ---- a chunk's blocks ----------------------------------------------------------------------
 
     def append_chunk(self, slot: int, count: int) -> tuple[int, NDArray[np.int32]]:
-        """Blocks for the next `count` tokens that the row entered with, or for as many as there are
-        blocks for: their number, and what was appended: [n, 3] of slot, column of its tables, block
-        id."""
+        """Append blocks for the next `count` tokens that the row entered with, or for as many as
+        fit. Returns the number of tokens, and the blocks: [n, 3] of slot, column of its tables,
+        block id."""
         sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
         computed, given = int(self._rows.num_computed[slot]), int(self._rows.num_given[slot])
         known = len(sequence.block_tables[self._windows[0][0]])  # as many in each
@@ -82,7 +82,8 @@ class WindowBlocks:
         return end - computed, appends
 
     def _appendable(self, slot: int) -> int:
-        """Blocks that each group could get: what is promised to the row, and what to no row."""
+        """Count the blocks that each group could get: those promised to the row, and unpromised
+        ones."""
         free = self._blocks.num_free_blocks
         unpromised = max(0, free - self.promised_blocks - self._spare_blocks)
         return min(free, int(self._promised[slot]) + unpromised) // len(self._windows)
@@ -102,8 +103,8 @@ class WindowBlocks:
     def free_left(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
     ) -> bool:
-        """A batch was computed: give back what its rows that are still there (`alive`) see no more.
-        Whether that was more than decodes, which take as much again, give back."""
+        """Free the blocks that the living rows (`alive`) of a computed batch no longer see. Returns
+        whether these are more than decodes free, which take as many again."""
         slots = batch.slots
         # Of rows with drafts in flight it is not certain how far they get.
         computed = context_lens if self._lookahead else self._rows.num_computed[slots]

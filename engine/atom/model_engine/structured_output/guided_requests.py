@@ -43,7 +43,7 @@ _NOTHING = GuidedTurn()
 
 
 def _lost(request_id: int) -> GuidedEnd:
-    """End a sequence whose reasoning cannot be followed: by a fault of its own, or of ours."""
+    """End a sequence whose reasoning cannot be followed, by its own fault or ours."""
     return GuidedEnd(request_id, "its thinking_token_budget could not be kept")
 
 
@@ -80,8 +80,8 @@ class GuidedRequests:
 
     @property
     def has_news(self) -> bool:
-        """Return whether `take` has something to give that `wake_fd` says nothing of any more: a
-        step that waits for masks hears of all else too."""
+        """Return whether `take` has results that `wake_fd` no longer signals: a step that waits for
+        masks reads all other events too."""
         if self.rows.has_news or self._gate.has_any_ready:
             return True
         return bool(self._passed) and self._pool.has_room
@@ -112,8 +112,8 @@ class GuidedRequests:
         return self.rows.holds_any(batch) or self.thinking.holds_any(batch)
 
     def mask(self, batch: ScheduledBatch) -> StepMask:
-        """Build the mask for the batch's rows that are confined, when all their tokens are known.
-        Call `leave` for those that end."""
+        """Build the mask for the batch's confined rows, when all their tokens are known. Call
+        `leave` for the rows that end."""
         chosen = self.rows.mask(batch) if self.rows.holds_any(batch) else self.rows.no_mask()
         confined, lost = self.thinking.confine(batch, chosen.mask, chosen.late)
         return replace(chosen, mask=confined, ends=[*chosen.ends, *map(_lost, lost)])
@@ -121,8 +121,8 @@ class GuidedRequests:
     def accept(
         self, runs: Iterable[tuple[int, list[int]]], finished: Sequence[int]
     ) -> list[GuidedEnd]:
-        """Follow the tokens of a step, by request; who must end now. Call `leave` for these too.
-        finished: those that have ended."""
+        """Follow the tokens of a step, by request; return the sequences that must end now. Call
+        `leave` for these too. finished: the ones that have ended."""
         if not (len(self.rows) or len(self.thinking)):
             return []
         found = list(runs)
@@ -149,8 +149,7 @@ class GuidedRequests:
         return list(map(aborted_row, sorted(dropped)))
 
     def wait(self) -> None:
-        """Block until `take` has something to give; for callers without a loop of their own, who
-        have nothing else to do."""
+        """Block until `take` has results; for callers without a loop and without other work."""
         self._pool.wait()
 
     def close(self) -> None:
@@ -189,7 +188,7 @@ class GuidedRequests:
 
 
 def refused_row(request: Request, reason: str) -> FinishedRow:
-    """Return how a request ends that asks for what cannot be had."""
+    """Return the final row of a request whose grammar cannot be used."""
     asked = request.params.structured_outputs
     assert asked is not None
     error = asked.refusal(reason)

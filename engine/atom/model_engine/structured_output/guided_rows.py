@@ -87,9 +87,9 @@ class MaskSource(Protocol):
 
 @dataclass(slots=True)
 class _Guide:
-    """State of one guided sequence. early_ends: tokens that may not come before `min_tokens` tokens
-    are there. ready: its next mask is there. apart: it takes part in no step. slow_until: number of
-    tokens up to which its masks are not waited for."""
+    """Hold the state of one guided sequence. early_ends: tokens that are forbidden in the first
+    `min_tokens` tokens. ready: its next mask has arrived. apart: it takes part in no step.
+    slow_until: number of tokens up to which steps do not wait for its masks."""
 
     asked: StructuredOutputsParams
     min_tokens: int
@@ -194,8 +194,8 @@ class GuidedRows:
         )
 
     def mask(self, batch: ScheduledBatch) -> StepMask:
-        """Build the mask for the batch's rows that sample and are guided, when all their tokens are
-        known. Call `leave` for those that end."""
+        """Build the mask for the batch's guided rows that sample, when all their tokens are known.
+        Call `leave` for the rows that end."""
         guided = [
             (row, request_id, guide)
             for row, request_id in enumerate(batch.req_ids[batch.samples].tolist())
@@ -268,14 +268,14 @@ class GuidedRows:
         return guide is not None and guide.end is None
 
     def _take_ends(self, request_ids: Set[int]) -> list[GuidedEnd]:
-        """Take the ends of these requests; those of sequences that have left are forgotten."""
+        """Take the ends of these requests; ends of sequences that have left are dropped."""
         ends = [end for end in self._ends if end.request_id in self._guides]
         self._ends = [end for end in ends if end.request_id not in request_ids]
         return [end for end in ends if end.request_id in request_ids]
 
 
 def _fault(guide: _Guide, news: MaskNews) -> str | None:
-    """Return why the sequence cannot go on, if it cannot."""
+    """Return why the sequence cannot continue, or None."""
     if news.error is not None:
         return news.error
     if guide.too_slow:

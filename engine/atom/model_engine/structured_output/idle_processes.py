@@ -38,7 +38,7 @@ class IdleProcesses:
         self._rang = False
 
     def put(self, link: MatcherLink) -> list[MatcherLink]:
-        """Note that a process waits from now on. Returns those that are too many."""
+        """Note that a process idles from now on. Returns the surplus processes."""
         self._since.setdefault(link, self._clock())
         over = list(self._since)[: max(0, len(self._since) - MOST_IDLE)]
         for each in over:

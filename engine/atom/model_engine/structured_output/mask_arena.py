@@ -18,8 +18,8 @@ SLOTS = 2048
 
 
 class MaskArena:
-    """Memory that matcher processes write masks to. rows: int32 [SLOTS, ceil(vocab_size / 32)]; fd:
-    what others map it by."""
+    """Hold the memory that matcher processes write masks to. rows: int32 [SLOTS, ceil(vocab_size /
+    32)]; fd: the descriptor by which other processes map it."""
 
     def __init__(self, vocab_size: int) -> None:
         self.fd = os.memfd_create("atom-masks")

@@ -18,8 +18,8 @@ _DECODER = msgspec.msgpack.Decoder(list[RowReply])
 
 
 class MatcherLink:
-    """A connection to one matcher process. rows: request ids by the slot of their mask, also of
-    rows that are told to leave. greeted: the process has begun."""
+    """Connect to one matcher process. rows: request ids by the slot of their mask, including rows
+    that are leaving. greeted: the process has begun."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -32,7 +32,7 @@ class MatcherLink:
         return self._connection.fileno()
 
     def send(self, jobs: MatcherJobs) -> None:
-        """A process that cannot take them is as good as lost: `receive` will say that it is."""
+        """Send jobs. A process that cannot take them counts as lost: `receive` will report that."""
         payload = framed(msgspec.msgpack.encode(jobs))
         try:
             sent = self._connection.send(payload)
@@ -56,8 +56,8 @@ class MatcherLink:
         return replies, alive
 
     def abandon(self) -> None:
-        """Let the process end, at the latest when its call has used up its time. It is gone, and
-        writes no masks any more, when `receive` says so."""
+        """Let the process end, at the latest when its call has used up its time. When `receive`
+        reports the end, it writes no masks any more."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 

@@ -26,8 +26,8 @@ class MaskState(enum.IntEnum):
 
 
 class MatcherJobs(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Work for a matcher process. accept: rows, by the slot of their mask, that go on by a token.
-    enter: new rows, each with the tokens that it has already. leave: rows to forget."""
+    """Order work from a matcher process. accept: rows, by the slot of their mask, each with its
+    next token. enter: new rows, each with its tokens so far. leave: rows to forget."""
 
     accept: list[tuple[int, int]] = []
     enter: list[tuple[int, list[int]]] = []

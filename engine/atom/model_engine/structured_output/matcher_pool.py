@@ -49,9 +49,9 @@ class MaskNews:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A row that matcher processes follow. due: replies that its process owes; sent: its tokens
-    that the process was told of. losses: processes that ended while they followed it; misses: that
-    never began."""
+    """Hold a row that matcher processes follow. due: replies that its process owes; sent: its
+    tokens that the process has received. losses: processes that ended while they followed it;
+    misses: processes that never began."""
 
     request_id: int
     grammar: Grammar
@@ -138,7 +138,7 @@ class MatcherPool:
             link.send(MatcherJobs(accept=accepted))
 
     def leave(self, request_ids: Iterable[int]) -> None:
-        """Forget requests that have ended; others than those that are here are ignored."""
+        """Forget requests that have ended; unknown ones are ignored."""
         for request_id in request_ids:
             row = self._rows.pop(request_id, None)
             if row is None:
@@ -260,7 +260,7 @@ class MatcherPool:
                     self._join(link, row)
 
     def _resume(self, link: MatcherLink, row: _Row) -> None:
-        """A row that the process began with: tell it what came meanwhile."""
+        """Send the tokens that accumulated meanwhile for a row that the process began with."""
         link.rows[row.slot] = row.request_id
         if row.left:
             link.send(MatcherJobs(leave=[row.slot]))

@@ -33,8 +33,8 @@ def follow_grammar(
     info: Any,
     setup: CompilerSetup,
 ) -> None:
-    """Serve until the connection ends. The first reply is empty: it says that the process is there,
-    and what it ends of from then on is its rows' doing."""
+    """Serve until the connection ends. The first reply is empty: it reports that the process has
+    begun; if the process ends later, its rows are the cause."""
     connection = frames.connection
     connection.sendall(framed(msgspec.msgpack.encode([])))
     with _processor_time(setup.limit_cpu_seconds):
@@ -125,8 +125,8 @@ class _Rows:
 
 @contextlib.contextmanager
 def _processor_time(seconds: float) -> Iterator[Callable[[], None]]:
-    """End this process, by the kernel, once it has computed for so long since the last call of what
-    this gives. SIGPROF's own action is the end."""
+    """Yield a function that restarts a limit of processor time; the kernel ends this process by
+    SIGPROF `seconds` after its last call."""
 
     def begin() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -153,8 +153,8 @@ class ThinkingRows:
         )
 
     def accept(self, runs: Iterable[tuple[int, list[int]]]) -> list[int]:
-        """Follow the tokens of a step, by request. Returns those that cannot be followed, and are
-        forgotten."""
+        """Follow the tokens of a step, by request. Returns the sequences that cannot be followed,
+        and are forgotten."""
         lost: list[int] = []
         if not self._thoughts:
             return lost

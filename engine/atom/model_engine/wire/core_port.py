@@ -55,7 +55,7 @@ class CoreResumed:
 
 @dataclass(frozen=True, slots=True)
 class CoreUnreachable:
-    """Nothing that computes can be reached now; CoreReached follows if that ends."""
+    """Report that no engine can be reached now; CoreReached follows if that ends."""
 
     reason: str
 
@@ -74,7 +74,7 @@ class WeightsAre:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWentOn:
-    """An answer goes on elsewhere, since what computed it was lost."""
+    """Report that an answer continues elsewhere, since its engine was lost."""
 
 
 @dataclass(frozen=True, slots=True)

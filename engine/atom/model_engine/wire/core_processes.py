@@ -88,7 +88,8 @@ class CoreProcesses:
         return [child.pid for child in self._children if child.pid is not None]
 
     def stop(self, timeout_seconds: float) -> None:
-        """Wait for processes that were told to end, then make them; no `on_exit` from here on."""
+        """Wait for processes that were told to end, then kill the rest; no `on_exit` from here
+        on."""
         self._closing.set()
         deadline = time.monotonic() + timeout_seconds
         for child in self._children:
@@ -142,9 +143,9 @@ def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def visible_devices(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that show a rank its own devices only: of those that `environ` shows us, or else of
-    all, rank r takes the r-th group of tensor_parallel_size. Nothing where there is one rank, or
-    where ranks are to reach each other's devices."""
+    """Return variables that show a rank its own devices only: from those that `environ` shows us,
+    or else from all, rank r takes the r-th group of tensor_parallel_size. Empty if there is one
+    rank, or if ranks have to reach each other's devices."""
     parallel = config.parallel
     if parallel.data_parallel_size == 1 or parallel.shares_experts or config.device == "cpu":
         return {}

@@ -35,7 +35,7 @@ class ClientEndpoints(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
-    """Say where one client listens. folder: of mode 0700."""
+    """Locate one client's sockets. folder: of mode 0700."""
 
     folder: Path
     client: int
@@ -91,7 +91,7 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
 
 
 class ClientLostError(Exception):
-    """A connection to a client on another node has ended: what was on its way is lost."""
+    """Report the end of a connection to a client on another node: messages under way are lost."""
 
 
 class CoreSockets:
@@ -162,8 +162,8 @@ class CoreSockets:
             outbox.send_multipart([self._identity, *frames])
 
     def say_last(self, body: msgspec.Struct) -> None:
-        """Send a message to every client, by connections of their own that wait until it has left:
-        for a process that ends at once, from any thread."""
+        """Send a message to every client, over new connections that wait until it has left: for a
+        process that ends at once, from any thread."""
         with zmq.Context() as context:
             for client in self._endpoints:
                 outbox = open_socket(context, zmq.PUSH)

@@ -31,8 +31,8 @@ class MeshEnds(msgspec.Struct, frozen=True):
 def connect_other_nodes(
     parallel: ParallelConfig, lower: Sequence[NodeAddress], listener: socket.socket
 ) -> dict[int, Connections]:
-    """Each rank's sockets to those of other nodes. lower: where the nodes of lower ranks listen, in
-    order; listener: where those of higher ranks call. Raises `OSError`."""
+    """Connect each rank to the ranks of other nodes. lower: the addresses of the nodes of lower
+    ranks, in order; listener: accepts those of higher ranks. Raises `OSError`."""
     found: dict[int, Connections] = {rank: {} for rank in parallel.ranks_here}
     for node, address in enumerate(lower):
         for rank, connections in found.items():
@@ -65,7 +65,7 @@ def _call(address: NodeAddress, rank: int, peer: int) -> socket.socket:
 
 
 def _next_call(listener: socket.socket) -> tuple[MeshEnds | None, socket.socket]:
-    """Accept the next connection, and read whose it is; None where it does not say so."""
+    """Accept the next connection, and read its ends; None if it does not state them."""
     link = NodeLink(listener.accept()[0])
     link.wait_at_most(_ANSWER_SECONDS)
     frame = link.receive()

@@ -95,8 +95,8 @@ class UtilityResponseBody(msgspec.Struct, frozen=True):
 
 
 class ExecutorFailedBody(msgspec.Struct, frozen=True):
-    """The core cannot go on: `message` is for people, `user_error` tells a bad input (no traceback
-    wanted) from a fault of ours."""
+    """Report that the core cannot continue: `message` is for people, `user_error` distinguishes a
+    bad input (no traceback wanted) from a fault of ours."""
 
     message: str
     user_error: bool
@@ -249,16 +249,15 @@ class RankStats(msgspec.Struct, frozen=True):
 
 
 class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All tokens of one engine step: row i gave the next `counts[i]` of `token_ids` to request
+    """Hold all tokens of one engine step: row i gave the next `counts[i]` of `token_ids` to request
     `request_ids[i]`.
 
-    request_ids: packed int64; token_ids: packed int32; counts: packed int32, or nothing where every
-    row gave one. A request in `finished` has its last tokens in this very message (none if it was
-    aborted). logprobs: of these tokens;
-    prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
-    some that have ended. pooled: vectors of requests in `finished`, which have no tokens then.
-    rank_stats: of the core behind this step, so that its totals are never
-    behind what its clients have counted themselves; a core always tells them.
+    request_ids: packed int64; token_ids: packed int32; counts: packed int32, or empty if every row
+    gave one. A request in `finished` has its last tokens in this very message (none if it was
+    aborted). logprobs: of these tokens; prompt_logprobs: of prompt tokens, in order; both only for
+    requests that asked, and perhaps for some that have ended. pooled: vectors of requests in
+    `finished`, which have no tokens then. rank_stats: of the core after this step, so that its
+    totals are never behind the clients' own counts; a core always sends them.
     """
 
     request_ids: bytes
@@ -343,7 +342,7 @@ def encode(body: msgspec.Struct) -> list[bytes]:
 
 
 def decode(frames: Sequence[bytes]) -> msgspec.Struct:
-    """The body of a message. Raises ValueError on one that is none of ours."""
+    """Decode the body of a message. Raises ValueError for an invalid one."""
     size_bytes = sum(map(len, frames))
     if size_bytes > MAX_MESSAGE_BYTES:
         raise ValueError(f"a message of {size_bytes} bytes; at most {MAX_MESSAGE_BYTES} are read")
@@ -379,8 +378,8 @@ _REQUEST = msgspec.msgpack.Decoder(Request)
 
 
 def _salvaged(payload: bytes) -> SalvagedAdd:
-    """Take each request of an ADD message by itself: one that is none must not take the others
-    along. Raises ValueError where not even their numbers can be read."""
+    """Decode each request of an ADD message separately: an invalid one must not fail the others.
+    Raises ValueError if not even their numbers can be read."""
     requests, refused = [], []
     try:
         for raw in _RAW_ADD.decode(payload).requests:

@@ -33,8 +33,8 @@ class ExpertParallelCores:
         clients: Sequence[ClientEndpoints],
         on_exit: Callable[[LastWords], None],
     ) -> None:
-        """clients: where cores of this node find each, by its number; `listens` says it for the
-        others. Raises `ConfigError`."""
+        """clients: the addresses of each for cores of this node, by its number; `listens` adds
+        those for other nodes. Raises `ConfigError`."""
         place = config.parallel.nodes
         if place.rank:
             raise ConfigError(
@@ -65,7 +65,7 @@ class ExpertParallelCores:
         return self._cores.process_ids
 
     def give_reason(self, message: str) -> None:
-        """Let the other nodes say why the group cannot go on."""
+        """Let the other nodes report why the group cannot continue."""
         self._nodes.give_reason(message)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class ExpertParallelCores:
         self._cores.close()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Wait for processes that were told to end, then make them."""
+        """Wait for processes that were told to end, then kill the rest."""
         self._cores.stop(timeout_seconds)
         self._nodes.wait_gone(timeout_seconds)
 

@@ -16,8 +16,8 @@ OnFailure = Callable[[str, bool], None]
 
 
 class LastWords(msgspec.Struct, frozen=True):
-    """Say why a process cannot go on, or has ended. said: it has told the clients itself by then,
-    and its own reason is better. rank: whose core it was, None of any other process."""
+    """State why a process cannot continue, or has ended. said: it has informed the clients itself,
+    with a better reason. rank: its core's, None of any other process."""
 
     message: str
     user_error: bool
@@ -26,8 +26,8 @@ class LastWords(msgspec.Struct, frozen=True):
 
 
 class FirstLoss:
-    """Tells of the first process that was lost. on_failure: called once at most, from the thread
-    that tells; it must not block for long."""
+    """Report the first process that was lost. on_failure: called once at most, from the reporting
+    thread; it must not block for long."""
 
     def __init__(self, on_failure: Callable[[LastWords], None]) -> None:
         self._on_failure = on_failure

@@ -65,7 +65,7 @@ class HeartbeatWatch:
         return was_stalled
 
     def forget(self, rank: int) -> None:
-        """A rank is gone, which is told otherwise."""
+        """Stop watching a rank that is gone, which is reported separately."""
         self._stalled.add(rank)
 
     def newly_stalled(self, now: float) -> list[int]:

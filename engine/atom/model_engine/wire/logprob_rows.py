@@ -43,7 +43,7 @@ class LogprobRows:
         )
 
     def entries(self) -> Iterator[tuple[int, TokenLogprobs]]:
-        """Request id and what is known of its token, row by row."""
+        """Yield each row's request id and its token's log-probabilities."""
         columns = (self.request_ids, self.ranks, self.token_ids, self.logprobs)
         for request_id, rank, (token_id, *top_ids), (logprob, *top) in zip(
             *(column.tolist() for column in columns), strict=True

@@ -54,7 +54,7 @@ class NodeLink:
             self._connection.sendall(body)
 
     def receive(self) -> tuple[Frame, bytearray] | None:
-        """The next frame; None when the other end is gone, or says what is no frame."""
+        """Return the next frame; None if the other end is gone, or sends an invalid one."""
         head = self._exactly(_HEAD.size)
         if head is None:
             return None
@@ -76,17 +76,17 @@ class NodeLink:
         return str(mapped or address)
 
     def say_last(self) -> None:
-        """Nothing more is sent from here; what comes is still read."""
+        """Close the sending side; incoming frames are still read."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:
-        """Nothing more is sent or read, also by who waits to receive."""
+        """Close both directions, also for a thread that waits to receive."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def let_go(self) -> socket.socket:
-        """The connection, for who goes on with it; the link is used no more."""
+        """Return the connection to its next user; the link is used no more."""
         return self._connection
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ class NodeAddress(msgspec.Struct, frozen=True):
 
 
 class RanksWork(msgspec.Struct, frozen=True, tag="ranks"):
-    """A node is to run ranks of one copy of the model. port: of the store where they meet."""
+    """Let a node run ranks of one copy of the model. port: of the store where they meet."""
 
     port: int
 
@@ -90,7 +90,7 @@ class OtherNodes:
     """Listens at once; `meet` waits for all."""
 
     def __init__(self, config: Config, loss: FirstLoss) -> None:
-        """Raises `ConfigError` where it cannot listen."""
+        """Listen for nodes. Raises `ConfigError` if the port cannot be opened."""
         self._config = config
         self._loss = loss
         self._nodes: dict[int, _Node] = {}
@@ -124,7 +124,8 @@ class OtherNodes:
         self._tell_all(Frame.ORDER, msgspec.json.encode(order))
 
     def stop_listening(self) -> None:
-        """No further node comes; who waits for one gets an `OSError`. From any thread."""
+        """Accept no further node; a thread that waits for one gets an `OSError`. From any
+        thread."""
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
@@ -134,8 +135,8 @@ class OtherNodes:
         self._tell_all(Frame.STEP, message)
 
     def counts(self) -> list[int | None]:
-        """Return how many collectives each rank of the others has begun, in the order of ranks;
-        None for those of a node that does not answer."""
+        """Return how many collectives each rank of the other nodes has begun, in the order of
+        ranks; None for a node that does not answer."""
         found: list[int | None] = []
         for _, node in sorted(self._nodes.items()):
             try:
@@ -150,18 +151,19 @@ class OtherNodes:
         self._tell_all(Frame.END)
 
     def give_reason(self, message: str) -> None:
-        """Tell the nodes why the group cannot go on."""
+        """Send the nodes the reason why the group cannot continue."""
         self._tell_all(Frame.LOST, msgspec.json.encode(LastWords(message, False)))
 
     def wait_gone(self, timeout_seconds: float) -> None:
-        """Wait until the nodes that were told to end have ended, or so long; then leave them."""
+        """Wait until the nodes that were told to end have ended, at most `timeout_seconds`; then
+        close."""
         deadline = time.monotonic() + timeout_seconds
         for node in [*self._nodes.values()]:
             node.gone.wait(max(0.0, deadline - time.monotonic()))
             node.link.end()
 
     def _tell_all(self, kind: Frame, body: bytes | bytearray = b"") -> None:
-        """A node that is gone is told of by who listens to it."""
+        """Send a frame to every node. The node's listener reports a node that is gone."""
         for node in [*self._nodes.values()]:
             with contextlib.suppress(OSError):
                 node.link.send(kind, body)

@@ -101,7 +101,7 @@ class PeerMesh:
         return self._read(peer)[1]
 
     def receive(self, *, wait: bool) -> Iterator[tuple[int, TokenCount]]:
-        """Yield the counts that are there; `wait` until there is one, or a peer leaves. Raises
+        """Yield the received counts; `wait` until there is one, or a peer leaves. Raises
         `PeerLostError`."""
         for fd, _ in self._poll.poll(None if wait else 0):
             peer = self._by_fd[fd]
@@ -130,8 +130,8 @@ class PeerMesh:
                 return self._by_fd[fd]
 
     def has_left(self, peer: int) -> bool:
-        """Tell whether a peer has said that it ends, be it still unread here. From any thread, of a
-        peer whose process has ended."""
+        """Return whether a peer has announced its end, even if the message is still unread here.
+        From any thread, for a peer whose process has ended."""
         return peer in self._left or self._last_step(peer) == _LEAVING
 
     def _send(self, step: int, tokens: int) -> None:

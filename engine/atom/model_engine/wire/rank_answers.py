@@ -79,7 +79,7 @@ class RankAnswers:
 
 def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
     """Merge the reports of these ranks into one of an engine. Sizes are those of the rank with the
-    fewest blocks (what any request can count on); `ranks` has each one's own."""
+    fewest blocks (the guarantee for any request); `ranks` has each one's own."""
     smallest = min(reports, key=lambda report: report.num_blocks)
     ranks = [
         RankReport(
@@ -113,8 +113,8 @@ def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
 
 
 class RankStatsBoard:
-    """Holds the numbers that ranks told. by_rank: what each rank told last. num_waiting: requests
-    that wait for a place among those that run; looked at with every token."""
+    """Hold the ranks' statistics. by_rank: each rank's latest. num_waiting: requests that wait for
+    a place in the engine; read with every token."""
 
     def __init__(self) -> None:
         self.by_rank: dict[int, RankStats] = {}
@@ -147,13 +147,13 @@ class RankStatsBoard:
 
     @property
     def total(self) -> StatsBody | None:
-        """Sum the numbers of all ranks; None before the first has told any."""
+        """Return the statistics summed over all ranks; None before the first report."""
         parts = [told.stats for told in self.by_rank.values()]
         return add_stats(parts) if parts else None
 
     @property
     def told_at(self) -> float | None:
-        """Tell since when every rank has told its numbers again, in seconds since 1970."""
+        """Return since when every rank has reported again, in seconds since 1970."""
         return min(self._told_at.values(), default=None)
 
 

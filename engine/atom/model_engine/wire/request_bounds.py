@@ -151,7 +151,7 @@ class RequestBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A field of a request, whether its value may stand, and what it must be, in words."""
+    """Bound a field of a request: the check of its value, and the requirement in words."""
 
     name: str
     words: str

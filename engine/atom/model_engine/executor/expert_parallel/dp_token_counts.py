@@ -19,14 +19,14 @@ from atom.model_engine.wire.peer_mesh import TokenCount
 
 
 class DPTokenCountsError(AtomError):
-    """Ranks are not where they should be of each other: a fault of ours."""
+    """Report that ranks are out of step with each other: a fault of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class DPMetadata:
-    """The size of a step, which all ranks know. capacity: tokens that each sends to every other,
-    padding included; None where they are more than the largest bucket, and go where they are
-    wanted."""
+    """Hold the size of a step, which all ranks know. capacity: tokens that each sends to every
+    other, padding included; None if they exceed the largest bucket, and are sent only where they
+    are needed."""
 
     step: int
     capacity: int | None

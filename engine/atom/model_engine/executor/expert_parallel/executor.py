@@ -40,10 +40,10 @@ _NEWS_SECONDS = 1.0  # for the server to have heard of an end itself, and to say
 
 
 class PeerWatch:
-    """Sees a peer's end on a thread of its own, whatever the core's thread waits for."""
+    """Detect a peer's end on a separate thread, whatever the core's thread waits for."""
 
     def __init__(self, mesh: PeerMesh, on_failure: OnFailure) -> None:
-        """on_failure: told of an end that was not in order; it must end this process."""
+        """on_failure: called for an unexpected end; it must end this process."""
         self._mesh = mesh
         self._on_failure = on_failure
         self._lost = threading.Event()
@@ -184,8 +184,8 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 
 
 def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> ExpertParallelExecutor:
-    """Meet the other cores. on_failure: told, from any thread, why the group cannot go on; it must
-    end this process."""
+    """Meet the other cores. on_failure: called, from any thread, with the reason why the group
+    cannot continue; it must end this process."""
     mesh = PeerMesh({peer: socket.socket(fileno=fd) for peer, fd in order.connections.items()})
     watch = PeerWatch(mesh, on_failure)
     watch.start()

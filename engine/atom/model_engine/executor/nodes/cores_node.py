@@ -60,6 +60,7 @@ class CoresNode(FurtherNode):
         self._cores.start(far)
 
     def _end(self) -> None:
-        """The cores were told by the clients; the first node waits for the connection's end."""
+        """Stop the cores, which the clients have told to end, and close the link that the first
+        node waits on."""
         self._cores.stop(END_SECONDS)
         self.link.end()

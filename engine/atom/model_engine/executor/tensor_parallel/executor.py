@@ -54,7 +54,7 @@ class TensorParallelExecutor(OneScheduler):
         ranks: RankProcesses,
         nodes: OtherNodes | None = None,
     ) -> None:
-        """nodes: those that the group spans beside this one; None where it spans no other."""
+        """nodes: the group's further nodes; None if it spans this one alone."""
         self._group = group
         self._channel = channel
         self._ranks = ranks
@@ -155,8 +155,8 @@ class TensorParallelExecutor(OneScheduler):
 
 
 def start_group(config: Config, on_failure: OnFailure) -> TensorParallelExecutor:
-    """Start the other ranks and meet them. on_failure: told, from any thread, why the group cannot
-    go on; it must end this process."""
+    """Start the other ranks and meet them. on_failure: called, from any thread, with the reason why
+    the group cannot continue; it must end this process."""
     parallel = config.parallel
     loss = FirstLoss(lambda words: on_failure(words.message, words.user_error))
     size, place = parallel.tensor_parallel_size, parallel.nodes

@@ -78,7 +78,7 @@ class RankProcesses:
         ]
 
     def stop(self, timeout_seconds: float) -> None:
-        """Wait for ranks that were told to end, then make them."""
+        """Wait for ranks that were told to end, then kill the rest."""
         deadline = time.monotonic() + timeout_seconds
         for child in self._children:
             if not child.wait(deadline - time.monotonic()):

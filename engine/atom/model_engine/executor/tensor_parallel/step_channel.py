@@ -61,8 +61,8 @@ class StepSender:
         self._sent = 0
 
     def descriptors(self, follower: int) -> tuple[int, int]:
-        """Give the descriptors of memory and wake-up socket, which the process of this follower
-        (from 0) is to inherit."""
+        """Return the descriptors of memory and wake-up socket, which the process of this follower
+        (from 0) inherits."""
         return self._descriptor, self._theirs[follower].fileno()
 
     def let_go(self) -> None:

@@ -37,8 +37,8 @@ _numbers_of = attrgetter(*ROW_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Submit a batch; outstanding: steps before it whose tokens the leader has not collected. What
-    a runner has yet to learn of its own steps decides how it runs the next one."""
+    """Submit a batch; outstanding: earlier steps whose tokens the leader has not collected. A
+    runner's knowledge of its own steps decides how it runs the next one."""
 
     batch: ScheduledBatch
     outstanding: int
@@ -53,8 +53,8 @@ class SampleStep:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLora:
-    """Keep an adapter by this number that is read from `path`, which the leader has read; drop it
-    where there is no path."""
+    """Load an adapter from `path`, which the leader has read, under this number; drop it if there
+    is no path."""
 
     number: int
     path: str
@@ -62,7 +62,7 @@ class ChangeLora:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSleep:
-    """Sleep at a level; wake up where it is 0."""
+    """Sleep at a level; wake up if it is 0."""
 
     level: int
 

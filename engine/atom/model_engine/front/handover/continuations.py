@@ -26,9 +26,9 @@ class Continuations:
     def of(
         self, numbers: Iterable[int], make_error: Callable[[], Exception], *, lost: bool
     ) -> list[Request]:
-        """Make requests for the rest of these answers. lost: what computed them ended without
-        notice. One whose text a stop string has ended ends here, and one that may not go on, since
-        it may be what ends engines, fails by `make_error`."""
+        """Make requests for the rest of these answers. lost: their engine ended without notice. An
+        answer whose text a stop string has ended ends here, and one that may not continue, since it
+        may be the cause of engines' ends, fails by `make_error`."""
         again, complete = [], []
         for number in list(numbers):
             request = self._requests.go_on(number, next(self._numbers), lost=lost)

@@ -30,8 +30,8 @@ class HandedIntake:
         self._weights_version = weights_version
 
     def request_of(self, handed: HandedRequest) -> Request:
-        """Make the request, which arrives now. Raises `RequestError` for what cannot be computed
-        here: 409 where the weights are others, 404 where its adapter is not served."""
+        """Make the request, which arrives now. Raises `RequestError` if it cannot be computed here:
+        409 if the weights differ, 404 if its adapter is not served."""
         asked = handed.request
         if len(handed.name) > _MOST_NAME_CHARS:
             raise RequestError(f"name: at most {_MOST_NAME_CHARS} characters", param="name")

@@ -19,10 +19,9 @@ ANY_WEIGHTS = ""
 
 
 class HandedRequest(msgspec.Struct, frozen=True):
-    """A request with what has come of its answer. name: by which its client knows it.
-    weights_version: of the weights that it was begun with; ANY_WEIGHTS where it was not begun. The
-    number of an adapter is its sender's own: its name tells which is meant, and the version that
-    its weights are the same."""
+    """Hold a request with its answer so far. name: its client's name of it. weights_version: of the
+    weights that it began with; ANY_WEIGHTS if it has not begun. An adapter's number is its sender's
+    own: its name identifies it here, and the version proves equal weights."""
 
     request: Request
     name: str

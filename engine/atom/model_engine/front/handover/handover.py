@@ -43,7 +43,7 @@ class Handover:
 
     @property
     def num_left(self) -> int:
-        """Count the open requests that no replica goes on with."""
+        """Count the open requests that no replica continues."""
         return len(self._requests) - len(self._relays)
 
     def abort(self, numbers: Sequence[int]) -> list[int]:
@@ -54,7 +54,7 @@ class Handover:
         self._relays.close()
 
     async def hand_over(self, core: CorePort, continuations: Continuations) -> None:
-        """Let replicas go on with all that a core computes, as far as they take it."""
+        """Let replicas continue all requests of a core, as far as they take them."""
         if not self.num_left or not await self._replicas.are_there():
             return
         numbers = self._numbers_here()
@@ -67,7 +67,8 @@ class Handover:
         _tell_of(refused)
 
     def hand_over_lost(self, continuations: Continuations, reason: str) -> None:
-        """Let replicas go on with what a core computed that has ended; what none takes fails."""
+        """Let replicas continue the requests of a core that has ended; the ones that none takes
+        fail."""
 
         async def go_on() -> None:
             refused = await self._begin(requests)
@@ -84,7 +85,7 @@ class Handover:
         return [each for each in self._requests.by_number if not self._relays.has(each)]
 
     async def _begin(self, requests: Sequence[Request]) -> list[tuple[Request, RequestError]]:
-        """Begin to relay them, side by side; those that no replica takes, and why."""
+        """Begin to relay requests in parallel; return the ones that no replica takes, and why."""
         handed = list(map(self._handed, requests))
         results = await asyncio.gather(*map(self._relays.begin, handed), return_exceptions=True)
         refused = []

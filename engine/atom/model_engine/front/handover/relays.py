@@ -59,8 +59,8 @@ class Relays:
         fail: Callable[[int, Exception], None],
         went_on: Callable[[], None],
     ) -> None:
-        """deliver: takes what would be a core's step. fail: ends a request with an error. went_on:
-        told of each answer that goes on behind a lost replica."""
+        """deliver: takes a relayed step, as from a core. fail: ends a request with an error.
+        went_on: called for each answer that continues after a lost replica."""
         self._replicas = replicas
         self._deliver = deliver
         self._fail = fail
@@ -84,8 +84,8 @@ class Relays:
         return taken
 
     def abort(self, numbers: Sequence[int]) -> list[int]:
-        """End the relays of these requests, each of which is told its end as a core would; those
-        that have none here."""
+        """End the relays of these requests, each with a final row as from a core; return the
+        requests without a relay here."""
         others = []
         for number in numbers:
             task = self._tasks.pop(number, None)

@@ -51,14 +51,14 @@ class WorkerFacts(msgspec.Struct, frozen=True):
 
 
 class NoWorkerError(Exception):
-    """No worker takes requests now; the message says why."""
+    """Report that no worker takes requests now; the message has the reason."""
 
 
 class Workers(Replicas, Protocol):
     """The servers that compute."""
 
     async def look(self) -> WorkerFacts:
-        """Find out which of them take requests; what one of these tells. Raises `NoWorkerError`."""
+        """Find the workers that take requests; return the facts of one. Raises `NoWorkerError`."""
 
 
 class WorkerCore:
@@ -88,7 +88,8 @@ class WorkerCore:
         self._relays.abort(request_ids)
 
     def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
-        """Raises `RequestError` (501) for what only an engine can do."""
+        """Answer a utility call by name alone. Raises `RequestError` (501) for calls that need an
+        engine."""
         if method not in _NAMES_ALONE:
             raise RequestError(
                 f"{method}: no engine runs here, and each of the --worker-urls has its own; ask "

@@ -51,7 +51,7 @@ def unread() -> str:
 
 
 def adapter_digest(path: str) -> str:
-    """Return a digest of an adapter's files: a folder's, or those of a hub id that was fetched."""
+    """Return a digest of an adapter's files, in a folder or downloaded from the hub."""
     try:
         folder = find_adapter(path)
         said = (Path(folder) / CONFIG_FILE).read_bytes()

@@ -73,7 +73,8 @@ class FollowedLoras:
                 logger.warning("adapters stay as they are for now: %s", error)
 
     async def turn(self) -> None:
-        """Load and unload what differs. Raises `EngineDeadError`."""
+        """Load and unload adapters until the served ones match the file. Raises
+        `EngineDeadError`."""
         self._look()
         asked = {module.name: module for module in self._asked}
         for name in [lora.name for lora in self._adapters.loras]:
@@ -126,7 +127,7 @@ class FollowedLoras:
         return {lora.name: lora.root for lora in self._adapters.loras}
 
     def _look(self) -> None:
-        """Read the file; what it said last counts while it cannot be read."""
+        """Read the file; its last valid content counts while it cannot be read."""
         try:
             self._asked, complaint = read_modules_file(self._file), ""
         except ConfigError as error:

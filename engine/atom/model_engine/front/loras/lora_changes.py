@@ -23,16 +23,16 @@ class LoraChanges:
         call: Callable[..., Awaitable[list[Any]]],
         digests: AdapterDigests,
     ) -> None:
-        """loras: those that are served. call: asks every engine core for a utility, by its name
-        and arguments. digests: of their weights."""
+        """loras: the served adapters. call: asks every engine core for a utility, by its name and
+        arguments. digests: of their weights."""
         self.loras = loras
         self._call = call
         self._digests = digests
         self._one = asyncio.Lock()
 
     async def load(self, module: LoraModule, *, in_place: bool = False) -> None:
-        """Serve another adapter, beside all that runs. in_place: one that has its name goes, once
-        this one is there. Raises `RequestError` where it cannot be, and as `call`."""
+        """Serve another adapter while requests run. in_place: replaces the adapter of its name,
+        once loaded. Raises `RequestError` if it cannot be served, and as `call`."""
         async with self._one:
             self.loras.check_new(module, in_place=in_place)
             before = self.loras.get(module.name)
@@ -50,8 +50,8 @@ class LoraChanges:
                 await self._call("unload_lora", before.request.lora_int_id)
 
     async def unload(self, name: str) -> None:
-        """Serve an adapter to no more requests; those that are open go on. Raises `RequestError`
-        for an unknown one, and as `call`."""
+        """Serve an adapter to no more requests; open ones continue. Raises `RequestError` for an
+        unknown one, and as `call`."""
         async with self._one:
             lora = self.loras.remove(name)
             await self._call("unload_lora", lora.request.lora_int_id)

@@ -22,7 +22,7 @@ _FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class ServedLora:
-    """An adapter that requests may name. root: where it was read from, as it was given."""
+    """Describe an adapter that requests may name. root: its source, as given."""
 
     request: LoRARequest
     root: str
@@ -34,8 +34,7 @@ class ServedLora:
 
 class ServedLoras:
     def __init__(self, config: LoraConfig | None, model_name: str) -> None:
-        """config: None where no adapters are served; model_name: by which requests name the
-        model."""
+        """config: None if no adapters are served; model_name: requests' name of the model."""
         self._config, self._model_name = config, model_name
         self._numbers = itertools.count(1)
         self._by_name: dict[str, ServedLora] = {}
@@ -86,15 +85,15 @@ class ServedLoras:
             )
 
     def numbered(self, module: LoraModule) -> ServedLora:
-        """Give an adapter its number; it is served once it is added."""
+        """Assign a number to an adapter; it is served once it is added."""
         return ServedLora(LoRARequest(module.name, next(self._numbers)), module.path)
 
     def add(self, lora: ServedLora) -> None:
         self._by_name[lora.name] = lora
 
     def remove(self, name: str) -> ServedLora:
-        """Take the name from an adapter; requests that have begun go on with it. Raises
-        `RequestError` where there is none, or none may go."""
+        """Remove an adapter's name; requests that have begun continue with it. Raises
+        `RequestError` if there is none, or none may be removed."""
         if self._config is None or not self._config.may_load:
             raise RequestError(_FIXED, status=403)
         if name not in self._by_name:

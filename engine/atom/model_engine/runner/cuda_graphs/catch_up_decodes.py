@@ -44,8 +44,8 @@ class CatchUpDecodes:
     def of_runs(
         self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
     ) -> None:
-        """Catch up with the tokens [T] behind which each was drawn, of which a row's first so many
-        [R] hold."""
+        """Catch up with a verified step: tokens [T], a draw after each, and the number [R] of
+        tokens that each row accepted."""
         self._proposer.catch_up(self.computed_runs(layout, drawn, counts, states))
 
     def computed_decodes(self, slots: torch.Tensor, states: HiddenStates) -> ComputedTokens:

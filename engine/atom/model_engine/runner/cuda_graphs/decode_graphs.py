@@ -41,8 +41,8 @@ _EVEN_FROM = 48
 
 @dataclass(frozen=True, slots=True)
 class GraphVariant:
-    """A key of a captured graph. size: rows of the bucket; even: captured for rows none of which
-    outlasts the others; step: the kinds of rows it was captured for."""
+    """Identify a captured graph. size: rows of the bucket; even: captured for rows of similar
+    lengths; step: the kinds of rows it was captured for."""
 
     size: int
     even: bool
@@ -51,9 +51,9 @@ class GraphVariant:
 
 @dataclass(frozen=True, slots=True)
 class _Graphs:
-    """The graphs of a variant, and what the forward leaves to sampling: states of the bucket's
-    rows, sampling: of these. samples: by whether they know top-k, top-p and min-p; catch_up: of a
-    layer that drafts."""
+    """Hold the graphs of a variant, and the forward's results for sampling: states of the bucket's
+    rows, sampling: of these. samples: by whether they support top-k, top-p and min-p; catch_up: of
+    a drafting layer."""
 
     forward: Graph
     states: HiddenStates
@@ -200,7 +200,7 @@ class DecodeGraphs:
         return _Graphs(forward, states, sampling, samples, catch_up)
 
     def _run(self, variant: GraphVariant) -> None:
-        """Run without graphs what the variant's graphs are captured of."""
+        """Run the steps of the variant's graphs without graphs."""
         size, catch_up_decodes = variant.size, self._parts.catch_up
         states, sampling = self._forward(variant)
         for filtered in FILTERS:

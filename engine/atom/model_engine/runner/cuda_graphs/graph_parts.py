@@ -36,8 +36,8 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
 
 
 def token_sizes(most: int) -> list[int]:
-    """Tokens of steps whose rows carry drafts, ascending to `most`: coarser the larger they are, as
-    what a token costs counts for less."""
+    """Return the token counts to capture for steps whose rows carry drafts, ascending to `most`:
+    coarser as they grow, since the cost of padding shrinks."""
     sizes = [size for size in (1, 2, 4, 8) if size <= most]
     for first, end, step in ((16, 128, 16), (128, 256, 32), (256, MOST_DRAFTED_TOKENS + 1, 64)):
         sizes += range(first, min(end, most + 1), step)

@@ -30,7 +30,8 @@ class GraphPool:
         self._pool: Any = pool
 
     def capture(self, call: Callable[[], T]) -> tuple[Graph, T]:
-        """The call as a graph, and what it gave: tensors that a replay fills."""
+        """Capture the call as a graph; return it with the call's result: tensors that a replay
+        fills."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             result = call()
@@ -74,7 +75,7 @@ def _measured_kind(captures: Sequence[Callable[[], object]], kept: list[object])
 
 
 def _free_bytes() -> int:
-    """Measure the device's free bytes, beside what torch only keeps for reuse."""
+    """Return the device's free bytes, including torch's cached ones."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info()[0]

@@ -20,7 +20,7 @@ from atom.model_ops.slots import SlotTensors
 
 class HostRing:
     def __init__(self, state: SlotTensors, several_tokens: int = 0) -> None:
-        """several_tokens: of a step whose rows may get several, at most; 0 where none may."""
+        """several_tokens: the most tokens of a step whose rows may get several; 0 if none may."""
         self.ring = empty_ring(state, several_tokens)
         self._said: NDArray[np.int32] = self.ring.said.numpy()
         self._padding_slot = state.padding_slot

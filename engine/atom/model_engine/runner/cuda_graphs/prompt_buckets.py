@@ -61,7 +61,7 @@ def prompt_buckets(
 
 
 def host_bound_tokens(facts: ModelFacts, ranks: int) -> int:
-    """Tokens of a step that keep each of so many ranks as busy as their hosts."""
+    """Return the tokens of a step that keep each of `ranks` ranks as busy as their hosts."""
     elements = token_elements(facts) / (len(facts.layers) * ranks)
     return int(_HOST_BOUND / elements)
 

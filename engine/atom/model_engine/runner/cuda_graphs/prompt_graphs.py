@@ -82,7 +82,7 @@ class PromptGraphs:
     # ---- steps --------------------------------------------------------------------------------
 
     def bucket_of(self, batch: ScheduledBatch) -> PromptBucket | None:
-        """The smallest that the batch fits; None where there is none of such a step."""
+        """Return the smallest bucket that the batch fits; None if there is none for it."""
         if batch.prompt_scores:
             return None
         return next((bucket for bucket in self._captured_buckets() if bucket.holds(batch)), None)
@@ -94,8 +94,8 @@ class PromptGraphs:
         decodes: int,
         variant: StepVariant = PLAIN,
     ) -> PromptForward:
-        """Run the layers of a step whose first rows are so many decodes, and move its slots past
-        what they compute; variant: the step's."""
+        """Run the layers of a step whose first `decodes` rows are decodes, and move its slots past
+        the computed tokens; variant: the step's."""
         captured, rows = self._captured[bucket, variant], len(step.sample_slots)
         captured.stage.send(step, decodes)
         captured.graph.replay()

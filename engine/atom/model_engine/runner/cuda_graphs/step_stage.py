@@ -50,7 +50,7 @@ class StepStage:
         self.inputs = StagedInputs(slot_mapping=groups, **tensors)
 
     def send(self, step: StepArrays, decodes: int) -> None:
-        """Put a step there whose first rows are so many decodes, behind what was submitted."""
+        """Copy a step, whose first `decodes` rows are decodes, to the stage, in stream order."""
         self._send(padded(step, decodes, self._bucket, self._padding_slot).named())
 
     def _send(self, arrays: dict[str, NDArray[np.generic]]) -> None:
@@ -64,7 +64,7 @@ class StepStage:
 
 
 def padded(step: StepArrays, decodes: int, bucket: PromptBucket, padding_slot: int) -> StepArrays:
-    """The step in the bucket's sizes; its first rows are so many decodes."""
+    """Pad the step to the bucket's sizes; its first `decodes` rows are decodes."""
     rows, gap = bucket.decodes + bucket.rows, bucket.decodes - decodes
 
     def spread(array: NDArray[Any], size: int, padding: int) -> NDArray[Any]:

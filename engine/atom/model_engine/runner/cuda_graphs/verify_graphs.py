@@ -44,8 +44,8 @@ class VerifyVariant:
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """Graphs by rows: first, of the entry and drafts; further, of one more of each row, where they
-    are made one after the other."""
+    """Hold graphs by rows: first, of the ring entry and drafts; further, of one more draft per row,
+    if they are made one after the other."""
 
     first: Graph
     further: Graph | None
@@ -154,16 +154,16 @@ class VerifyGraphs:
         )
 
     def sample(self, forward: VerifyForward, rows: VerifyRows, *, filtered: bool) -> PendingRuns:
-        """Draw the last forward's tokens, and move the slots by those that hold; what each row
-        gets, on its way to the host."""
+        """Draw the last forward's tokens, and move the slots by the accepted ones; return each
+        row's tokens, on their way to the host."""
         self._verified[forward.variant].samples[filtered].replay()
         return self._parts.host_ring.answer_runs(rows)
 
     def settle(
         self, forward: VerifyForward, rows: VerifyRows, drawn: torch.Tensor
     ) -> tuple[PendingRuns, torch.Tensor]:
-        """Move the slots by those of tokens [T], drawn eagerly, that hold; what each row gets, on
-        its way to the host, and how many hold [R]."""
+        """Move the slots by the accepted ones of tokens [T], drawn eagerly; return each row's
+        tokens, on their way to the host, and the number accepted [R]."""
         self._drawn[: len(drawn)] = drawn
         counts = self._accept(forward.layout, drawn)
         return self._parts.host_ring.answer_runs(rows), counts

@@ -25,8 +25,8 @@ _EMPTY_EVERY_BYTES = 1 << 30
 
 
 class DevicePools:
-    """Owns a pool for the weights, one for the cache and one for what graphs compute, and knows the
-    cache's tensors."""
+    """Own a pool for the weights, one for the cache and one for graphs, and the list of cache
+    tensors."""
 
     def __init__(self, device: torch.device) -> None:
         """Raises `BuildError` or `VirtualMemoryError` where addresses cannot be kept."""
@@ -43,7 +43,7 @@ class DevicePools:
             return None
 
     def take_weights(self, models: Iterable[nn.Module]) -> None:
-        """Move the storages of models here, one after the other; what is a view of one stays so."""
+        """Move the storages of models here, one after the other; views of them stay valid."""
         moved = 0
         for storage in storages_of(models):
             content = bytes_of(storage).clone()
@@ -68,7 +68,7 @@ class DevicePools:
             yield self._cache_tensors
 
     def give_back(self) -> None:
-        """Give the device's memory back, behind what is queued there."""
+        """Release the device's memory, after its queued work."""
         for pool in (self._cache, self._graphs, self._weights):
             pool.unmap()
 
@@ -87,7 +87,7 @@ class DevicePools:
         self._weights.map()
 
     def map_cache(self) -> None:
-        """Put memory behind the cache, and zeros into it, and behind what graphs compute."""
+        """Map memory for the cache and the graphs, and zero the cache."""
         self._graphs.map()
         self._cache.map()
         for tensor in self._cache_tensors:

@@ -22,18 +22,18 @@ class HostMemory:
     """Pinned memory of the host, in slabs."""
 
     def __init__(self, nbytes: int) -> None:
-        """Begin to take so many bytes; more are taken when they are needed."""
+        """Begin to allocate `nbytes` bytes; more are allocated on demand."""
         self._slabs: list[torch.Tensor] = []
         thread = ThreadPoolExecutor(1, "pin-host-memory")
         self._ready: Future[None] = thread.submit(self._take, nbytes)
         thread.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Return when the memory is there. Raises torch's error where there is too little."""
+        """Wait for the memory. Raises torch's error if there is too little."""
         self._ready.result()
 
     def pieces(self, first: int, nbytes: int) -> Iterator[torch.Tensor]:
-        """Yield the bytes from `first` on, in as few pieces as they lie in."""
+        """Yield the bytes from `first` on, in as few pieces as possible."""
         self._take(first + nbytes)
         while nbytes:
             slab, start = divmod(first, _SLAB_BYTES)
@@ -48,7 +48,7 @@ class HostMemory:
 
 
 class HostWeights:
-    """Copies of the parameters and buffers of some models, those of one storage once."""
+    """Hold copies of the parameters and buffers of some models, one per storage."""
 
     def __init__(self, models: Iterable[nn.Module], memory: HostMemory) -> None:
         """Copy; the models keep theirs."""

@@ -21,22 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 class LentDevice:
-    """Gives back and takes the memory of some models and their cache."""
+    """Release and restore the device memory of some models and their cache."""
 
     def __init__(self, device: torch.device, weights_bytes: int) -> None:
-        """Begin to take memory of the host for so many bytes of weights."""
+        """Begin to allocate memory of the host for `weights_bytes` of weights."""
         self._pools = DevicePools.open(device)
         self._host_memory = HostMemory(weights_bytes)
         self._host_weights: HostWeights | None = None
 
     @property
     def keeps_addresses(self) -> bool:
-        """Tell whether tensors that come back are where they were."""
+        """Return whether restored tensors keep their addresses."""
         return self._pools is not None
 
     @property
     def graphs_id(self) -> tuple[int, int] | None:
-        """Torch's handle of memory that graphs are captured in; None for memory of their own."""
+        """Return torch's handle of the pool that graphs are captured in; None for a private
+        pool."""
         return None if self._pools is None else self._pools.graphs_id
 
     @property
@@ -45,8 +46,8 @@ class LentDevice:
         return 0 if self._pools is None else self._pools.lent_bytes
 
     def wait(self) -> None:
-        """Return when the host's memory is there, without which the first sleep would wait; where
-        there is too little, a sleep that wants it says so."""
+        """Wait for the host's memory, which the first sleep would otherwise wait for; if there is
+        too little, a sleep that needs it reports that."""
         try:
             self._host_memory.wait()
         except RuntimeError as error:
@@ -71,7 +72,7 @@ class LentDevice:
         self._host_weights = None
 
     def give_back(self, models: Sequence[nn.Module], *, on_host: bool) -> None:
-        """Give the memory of the weights back, and of the cache where addresses are kept. on_host:
+        """Release the memory of the weights, and of the cache if addresses are kept. on_host:
         whether the weights are kept in the host's memory."""
         if not on_host:
             self.forget()
@@ -99,7 +100,7 @@ class LentDevice:
             self._pools.map_cache()
 
     def end_pools(self) -> None:
-        """Keep no addresses any more; what lies there is used no longer."""
+        """Stop keeping addresses; the pools' tensors are used no longer."""
         if self._pools is not None:
             self._pools.give_back()
         self._pools = None

@@ -43,8 +43,8 @@ def read_in_place(
 
 def copy_weights(models: Sequence[nn.Module], others: Sequence[nn.Module]) -> bool:
     """Copy every parameter and buffer of `others`, which were loaded and prepared in the same way,
-    into those of `models`. Returns whether they are alike; where they are not (what backends
-    prepare may depend on values), nothing has changed."""
+    into those of `models`. Returns whether they are alike; if they are not (backends' preparation
+    may depend on values), nothing has changed."""
     pairs = []
     for model, other in zip(models, others, strict=True):
         kept, read = _tensors(model), _tensors(other)

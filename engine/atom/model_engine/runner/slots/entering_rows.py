@@ -21,9 +21,9 @@ Failed = tuple[tuple[int, str], ...]
 
 
 def enter_rows(rows: tuple[NewRow, ...], enter: Callable[[tuple[NewRow, ...]], None]) -> Failed:
-    """Let `enter` set rows up, all at once or, where that fails, each alone. Returns the request
-    ids of those that cannot be set up, and why. enter: may be called again for the same rows.
-    Raises what `enter` raises of a row with plain parameters: that is no request's fault."""
+    """Set rows up with `enter`, all at once or, if that fails, each alone. Returns the request ids
+    of failed rows, and why. enter: may be called again for the same rows. Raises the error of
+    `enter` for a row with plain parameters: that is no request's fault."""
     try:
         enter(rows)
     except Exception:

@@ -67,8 +67,8 @@ class InputBatch:
     # ---- changes ------------------------------------------------------------------------------
 
     def apply(self, batch: ScheduledBatch) -> None:
-        """Bring the host up to date with what the batch says has changed; of the device see `enter`
-        and `append_blocks`."""
+        """Apply the batch's changes to the host's state; `enter` and `append_blocks` update the
+        device."""
         size = self._slots.device.max_blocks
         for row in batch.new_rows:
             self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
@@ -87,7 +87,7 @@ class InputBatch:
             self._slots.device.block_tables[slots.long(), columns.long()] = block_ids
 
     def enter(self, rows: tuple[NewRow, ...]) -> None:
-        """Tell the device of rows that take a slot, after `apply`: what their sampling needs, and
+        """Send rows that take a slot to the device, after `apply`: for their sampling, and for
         steps whose inputs the device itself gathers. A step of `prepare` needs none of it."""
         slots = np.array([row.slot for row in rows])
         # No longer than the longest of them: rows of the table are mostly unused.
@@ -225,7 +225,7 @@ class InputBatch:
         return self._to_device(ids)
 
     def advance(self, inputs: StepInputs) -> None:
-        """Move the slots past what the step computed; the tokens it samples follow on their own."""
+        """Move the slots past the step's tokens; the sampled tokens follow separately."""
         computed = inputs.attention[0].context_lens.long()
         self._slots.device.num_computed[inputs.slots] = computed
 

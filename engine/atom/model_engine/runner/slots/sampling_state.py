@@ -115,7 +115,7 @@ class SamplingState:
         self._history.append(slots, token_ids)
 
     def record_runs(self, slots: Slots, drawn: DrawnRuns, counts: torch.Tensor, most: int) -> None:
-        """The rows of `slots` got `counts` [R] int64 on the device of what was drawn for them,
+        """Record that the rows of `slots` got `counts` [R] int64 on the device of the drawn tokens,
         `most` at most."""
         self._history.append_runs(slots, drawn, counts, most)
 
@@ -127,7 +127,7 @@ class SamplingState:
         return alone | ((top_k > _FEW) & (top_k < self._vocab_size))
 
     def _changed(self, slots: Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Rows whose logits are not those that the model gave."""
+        """Return which rows' logits differ from the model's."""
         return self._is_changed[slots] | self._bans.must_go_on(slots, positions)
 
     def _shaped_rows(

@@ -17,8 +17,8 @@ _FIRST_ROWS = 8
 
 
 class SlotTable:
-    """A table on the device with a row for each slot that needs one. rows [capacity, width]; what a
-    new row holds is left to its taker, row 0 is zeros until a batch writes to it."""
+    """Hold a table on the device with a row for each slot that needs one. rows [capacity, width]; a
+    new row's content is undefined, row 0 is zeros until a batch writes to it."""
 
     def __init__(
         self, num_slots: int, width: int, dtype: torch.dtype, device: torch.device

@@ -63,7 +63,8 @@ class TokenHistory:
             table.index_copy_(0, rows, torch.cat([table[rows, 1:], newest], dim=1))
 
     def append_runs(self, slots: Slots, drawn: DrawnRuns, counts: torch.Tensor, most: int) -> None:
-        """The slots' rows got `counts` [n] int64 of what was drawn for them, `most` at most."""
+        """Append the accepted tokens to the slots' rows: `counts` [n] int64 of the drawn ones,
+        `most` at most."""
         counted, remembered = self.occurrences.rows_of(slots), self.recent.rows_of(slots)
         if not (counted.any() or remembered.any()):
             return

@@ -35,8 +35,8 @@ from atom.utils.device import Device
 
 
 class SpeculationSetup:
-    """Builds, loads and runs what drafts, if anything does. spec: the model's, as one of `ranks`
-    ranks computes it; draft: the layers that draft, once they are built."""
+    """Build, load and run the drafter, if there is one. spec: the model's, as one of `ranks` ranks
+    computes it; draft: the drafting layers, once they are built."""
 
     def __init__(self, config: Config, ranks: int) -> None:
         self._config = config
@@ -73,17 +73,17 @@ class SpeculationSetup:
             self.draft = build_draft(self.spec, self._draft_spec, model, build)
 
     def with_weights_of(self, config: Config) -> SpeculationSetup:
-        """Set up the same, of another checkpoint, with the layers that are there."""
+        """Set up the same for another checkpoint, with the existing layers."""
         other = SpeculationSetup(config, self._ranks)
         other.draft = self.draft
         return other
 
     def models(self, model: CausalLM) -> tuple[CausalLM | DraftModel, ...]:
-        """Return the model, and behind it what drafts by layers of its own."""
+        """Return the model, followed by its drafting layers if there are any."""
         return (model,) if self.draft is None else (model, self.draft)
 
     def read_weights(self, model: CausalLM, progress: Callable[[float], None]) -> None:
-        """Read the weights of the model, and of what drafts for it, from their checkpoints."""
+        """Read the weights of the model and of its drafter from their checkpoints."""
         config = self._config
         if config.draft is not None and self.draft is not None:
             checkpoint = open_checkpoint(config.draft.path)
@@ -91,8 +91,8 @@ class SpeculationSetup:
         load_model(self._placed(model), open_checkpoint(config.model.path), progress)
 
     def check_weights(self, model: CausalLM) -> None:
-        """Match the files of the model's checkpoint with what the model wants, as they are before
-        they are read. Raises `ModelError`."""
+        """Match the files of the model's checkpoint with the model's parameters, before reading
+        them. Raises `ModelError`."""
         check_model(self._placed(model), open_checkpoint(self._config.model.path))
 
     def _placed(self, model: CausalLM) -> PlacedModules:

@@ -146,7 +146,7 @@ class SpeculativeStepRunner(StepRunner):
         return step
 
     def _asks_where(self, batch: ScheduledBatch) -> bool:
-        """Return whether rows ask for what depends on where they stand, which the host does not
+        """Return whether rows use options that depend on their positions, which the host does not
         know."""
         least = batch.context_lens - np.int32(self._most_drafts)
         return self._sampling.needs(batch.slots, least) is SamplingNeeds.MORE
@@ -264,8 +264,8 @@ class SpeculativeStepRunner(StepRunner):
         )
 
     def _with_state_runs(self, inputs: StepInputs, starts: torch.Tensor, ahead: int) -> StepInputs:
-        """Say how the step goes through states, where layers keep any. starts: of runs and prompts,
-        as in StepRuns; ahead: decodes that are drafts, and so no row of their own."""
+        """Add the step's runs through states, if layers keep any. starts: of runs and prompts, as
+        in StepRuns; ahead: decodes that are drafts, and so no row of their own."""
         if not self._state_layers:
             return inputs
         step = inputs.attention[0]
@@ -283,7 +283,7 @@ class SpeculativeStepRunner(StepRunner):
         return replace(inputs, attention=attention)
 
     def _place_decodes(self, inputs: StepInputs, step: VerifyStep, tokens: int) -> None:
-        """Put the step's first tokens, those of decodes, where their slots stand."""
+        """Place the step's first tokens, those of decodes, at the positions of their slots."""
         layout = step.layout.of(len(step.layout.slots), tokens)
         drafted = layout.drafted(step.drafts)
         if step.placed:
@@ -353,7 +353,7 @@ class SpeculativeStepRunner(StepRunner):
             step.computed = EagerTokens(inputs, states, self._inputs.next_ids(batch))
 
     def _catch_up(self, step: SubmittedStep, forward: ForwardOutput | None) -> None:
-        """Tell the proposer what the step computed, after it was sampled."""
+        """Pass the step's computed tokens to the proposer, after sampling."""
         if step.computed is not None:
             self._proposer.catch_up(computed_eagerly(step, step.computed))
         elif self.graphs is not None and forward is not None:
