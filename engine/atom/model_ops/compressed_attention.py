@@ -13,12 +13,12 @@ from atom.sizing.mask_rule import MaskRule
 
 @dataclass(frozen=True, slots=True)
 class CompressedShape:
-    """Heads of one layer on this rank that attend to a window and to entries (DeepSeek-V4). One key
-    of a token, and of an entry, is that of all heads and their value; rope_dim elements of a head
-    rotate, its last, neighbours in pairs. scale multiplies q·k; mask: of the window; rate: tokens
-    that an entry sums up, 0 without entries; index: of an indexer that chooses entries, in a layer
-    whose entries also sum up the tokens of the entry before, None where all are attended to. sinks
-    [Hq] float32: see AttentionShape."""
+    """The heads on this rank of a layer that attends to a window and to entries (DeepSeek-V4). A
+    token, and an entry, has one key, which all heads share and which is its value; the last
+    rope_dim elements of a head rotate, neighbours in pairs. scale multiplies q·k; mask: of the
+    window; rate: tokens that an entry sums up, 0 without entries; index: of an indexer that selects
+    entries, in a layer whose entries also sum up the tokens of the previous entry, None if all
+    entries are attended to. sinks [Hq] float32: see AttentionShape."""
 
     num_heads: int
     head_dim: int
@@ -60,8 +60,8 @@ class CompressedLayer:
 
 @dataclass(frozen=True, slots=True)
 class CompressedTokens:
-    """A step's tokens, not rotated yet: q [T, Hq, D], and what is kept of each, kept [T, W]: its
-    key [D], then what it adds to entries [series · D] and how much of it counts [series · D], then
+    """A step's tokens, not rotated yet: q [T, Hq, D], and the cached elements of each, kept [T, W]:
+    its key [D], then its contributions to entries [series · D] and their weights [series · D], then
     the same of the indexer's. asking [T, heads, dim] and weights [T, heads]: of the indexer."""
 
     q: torch.Tensor

@@ -22,8 +22,8 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """The drafts of a step's rows: token_ids [R, K] int64, counts [R] int64 how many of them are
-    drafts; those behind are tokens of the vocabulary that mean nothing."""
+    """The drafts of a step's rows: token_ids [R, K] int64, counts [R] int64, the number of drafts;
+    the tokens after them are padding from the vocabulary."""
 
     token_ids: torch.Tensor
     counts: torch.Tensor
@@ -34,18 +34,18 @@ class Drafts:
 
 
 def no_drafts(rows: int, most: int, device: torch.device) -> Drafts:
-    """Room for up to `most` drafts of each row, of which there are none."""
+    """Allocate up to `most` drafts for each row, with counts of 0."""
     counts = torch.zeros(rows, dtype=torch.int64, device=device)
     return Drafts(counts.new_zeros((rows, most)), counts)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLayout:
-    """Say where the tokens of a step stand whose R rows carry drafts: row after row the newest
-    token and its drafts. Of rows: slots, wanted (how many drafts it carries) and first (the index
-    of its newest token), [R] int64. Of tokens: token_slots, row and offset (how many drafts behind
+    """The order of a step's tokens whose R rows carry drafts: row after row the newest token and
+    its drafts. Of rows: slots, wanted (the number of its drafts) and first (the index of its newest
+    token), [R] int64. Of tokens: token_slots, row and offset (the token's index in its row; 0 for
     the newest token), [T] int64. Padding names the padding slot, in rows and in tokens. runs: each
-    row's tokens, as decodes that follow each other; of padding none."""
+    row's tokens, as decodes that follow each other; empty for padding."""
 
     slots: torch.Tensor
     wanted: torch.Tensor
@@ -82,7 +82,7 @@ class DrawnRuns:
 
 
 def keep_newest(slots: torch.Tensor, state: SlotTensors) -> None:
-    """Keep each slot's newest token [R] behind its others, where a step gave one to each."""
+    """Append each slot's newest token [R] to its tokens, after a step that gave one to each."""
     assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
     if slots.device.type == "cpu":  # numpy does the same in a third of the time
         rows = slots.numpy()

@@ -15,8 +15,8 @@ from atom.model_ops.values import LinearWeight
 
 
 class VocabParallelEmbedding(nn.Module):
-    """The embedding, its vocabulary divided between ranks. scale: multiplies what is looked up,
-    rounded to the model's dtype as the checkpoint's training did."""
+    """The embedding, with its vocabulary divided between ranks. scale: multiplies embeddings,
+    rounded to the model's dtype as in the checkpoint's training."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, build: Build, *, scale: float | None = None
@@ -30,7 +30,7 @@ class VocabParallelEmbedding(nn.Module):
             self._scale = torch.tensor(scale, device="cpu").to(self.weight.dtype).item()
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameter comes from in a checkpoint."""
+        """Yield the checkpoint's source of the parameter."""
         yield _placement(name, self.weight, self._rows, self._vocab_size)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:  # [T] → [T, H]
@@ -68,7 +68,7 @@ class ParallelLMHead(nn.Module):
         self._tied = True
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameter comes from, unless it is the embedding's."""
+        """Yield the checkpoint's source of the parameter, unless it is the embedding's."""
         if not self._tied:
             yield _placement(name, self.weight, self._rows, self._vocab_size)
 
@@ -82,8 +82,7 @@ class ParallelLMHead(nn.Module):
         return self._group.gather(self._own_logits(hidden))
 
     def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-        """Tokens [R] int64 of rows that ask for nothing but a draw, as `Ops.sample` of all
-        logits."""
+        """Sample tokens [R] int64 for rows that need no shaping, as `Ops.sample` of all logits."""
         # Scores of shards may be rounded otherwise than a whole row's: not where runs repeat.
         draws_shards = self._group.size > 1 and hasattr(self._ops, "sample_vocab_shard")
         if draws_shards and can_draw_apart(self.w.outputs, sampling):

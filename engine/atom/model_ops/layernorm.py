@@ -1,7 +1,7 @@
-"""Norms, and what a layer gets from one: the norm of a stream that is computed when it is used.
+"""Norms, and a layer's lazy view of one: the norm of a stream, computed when it is used.
 
 A norm that feeds a single product is one operation with it; one that feeds several (experts, a
-compressed query and a key) is computed once. `Normed` lets a block say neither.
+compressed query and a key) is computed once. With `Normed`, a block need not know which.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Normed:
         return gated
 
     def experts(self, w: MoEWeight) -> Stream:
-        """The stream with what its experts make of the norm."""
+        """Return the stream with the experts' results for the norm added."""
         return self._ops.norm_experts(self._stream, self._norm, w)
 
 
 class RMSNorm(nn.Module):
-    """RMSNorm over a layer's hidden states. unit_offset: the checkpoint holds what the weight is
-    more than 1 (Gemma). order: in which the checkpoint's elements stand here. is_unit: no
-    checkpoint holds a weight, which is 1."""
+    """RMSNorm over a layer's hidden states. unit_offset: the checkpoint holds the weight minus 1
+    (Gemma). order: of the checkpoint's elements here. is_unit: the checkpoint holds no weight,
+    which is 1."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class RMSNorm(nn.Module):
         self.norm = NormWeight(self.weight.data, eps)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameter comes from in a checkpoint."""
+        """Yield the checkpoint's source of the parameter."""
         dim = len(self.weight)
         if not self._is_unit:
             yield Placement(f"{name}.weight", (dim,), ((0, dim),), self.weight.data, self._order)
@@ -114,7 +114,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(dim), requires_grad=False)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameters come from in a checkpoint."""
+        """Yield the checkpoint's sources of the parameters."""
         for kind, parameter in (("weight", self.weight), ("bias", self.bias)):
             yield replace(Placement.whole(f"{name}.{kind}", parameter.data), order=self._order)
 

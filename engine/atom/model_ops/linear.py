@@ -42,7 +42,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class LoraPart:
-    """Says where an adapter's matrices of one projection belong. module: its name in a checkpoint;
+    """The place of an adapter's matrices for one projection. module: its name in a checkpoint;
     shape: of its whole matrix; region: of that, on this rank; order: of a head's rows."""
 
     module: str
@@ -78,10 +78,10 @@ def held_parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
 
 
 class Linear(WeightHolder):
-    """A linear layer y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other.
+    """A linear layer y = x Wᵀ (+ b), W [out, in]: the projections' rows one after the other.
     Divided by inputs, y is this rank's share of a sum. orders: by a projection's name, the order of
-    a head's rows (rotary_embedding.py); regions: of the projections, where this rank's rows of one
-    do not follow each other, and it is there several times."""
+    a head's rows (rotary_embedding.py); regions: of the projections, if this rank's rows of one are
+    not contiguous and it appears several times."""
 
     def __init__(
         self,
@@ -172,12 +172,12 @@ class Linear(WeightHolder):
         return x.linear(self.w) if isinstance(x, Normed) else self._ops.linear(x, self.w)
 
     def add(self, stream: Stream, x: torch.Tensor) -> Stream:
-        """The stream plus this product, which the next norm may be what adds it."""
+        """Return the stream plus this product, which the next norm may add."""
         return self._ops.add(stream, x, self.w)
 
 
 def _stored(matrix: Projection, region: Region) -> tuple[Projection, Region]:
-    """Return the matrix that a checkpoint has, and where the region is in it."""
+    """Return the checkpoint's matrix, and the region in it."""
     if matrix.fused is None:
         return matrix, region
     first, end = (row + matrix.fused.first for row in region.rows)

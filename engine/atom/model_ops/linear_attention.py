@@ -18,7 +18,7 @@ from atom.sizing.states import DeltaShape
 @dataclass(frozen=True, slots=True)
 class ConvWeight:
     """A short convolution's weights: taps [C, W] of each channel, the newest token's last, and bias
-    [C]. has_silu: silu is applied to what it gives."""
+    [C]. has_silu: silu is applied to the result."""
 
     taps: torch.Tensor
     bias: torch.Tensor | None = None
@@ -28,8 +28,8 @@ class ConvWeight:
 @dataclass(frozen=True, slots=True)
 class DeltaTokens:
     """A step's tokens in a gated delta net. qkv [T, C]: queries, keys and values of all heads,
-    behind the convolution; b, a [T, Hv]: of which come how much a head learns, and forgets;
-    a [T, Hv, Dk] where each channel of a key forgets by itself."""
+    after the convolution; b, a [T, Hv]: the inputs of each head's learning rate and decay; a [T,
+    Hv, Dk] if each channel of a key has its own decay."""
 
     qkv: torch.Tensor
     b: torch.Tensor
@@ -38,8 +38,8 @@ class DeltaTokens:
 
 @dataclass(frozen=True, slots=True)
 class DeltaWeight:
-    """Say how fast each value head forgets: a_log, dt_bias [Hv] float32; dt_bias [Hv, Dk] where
-    each channel of a key does by itself."""
+    """The decay parameters of each value head: a_log, dt_bias [Hv] float32; dt_bias [Hv, Dk] if
+    each channel of a key has its own."""
 
     a_log: torch.Tensor
     dt_bias: torch.Tensor
@@ -67,8 +67,8 @@ class DeltaSlots:
 
 @dataclass(frozen=True, slots=True)
 class SsdTokens:
-    """A step's tokens in a Mamba-2 mixer. qkv [T, C]: queries, keys and values of all heads, behind
-    the convolution; steps [T, Hv]: of which comes how much of a value a head takes, and forgets."""
+    """A step's tokens in a Mamba-2 mixer. qkv [T, C]: queries, keys and values of all heads, after
+    the convolution; steps [T, Hv]: the inputs of each head's learning rate and decay."""
 
     qkv: torch.Tensor
     steps: torch.Tensor
@@ -76,8 +76,8 @@ class SsdTokens:
 
 @dataclass(frozen=True, slots=True)
 class SsdWeight:
-    """Say how fast each value head forgets and what it adds of its values: a_log, dt_bias, skip
-    [Hv] float32."""
+    """The decay parameters and the value skip of each value head: a_log, dt_bias, skip [Hv]
+    float32."""
 
     a_log: torch.Tensor
     dt_bias: torch.Tensor

@@ -149,5 +149,6 @@ class _LoraOps:
 
 
 def _tokens(w: LinearWeight) -> LoraTokens | None:
-    """The step's tokens, where some of them have an adapter and the matrix low-rank parts."""
+    """Return the adapters of the step's tokens; None if no token has one or the matrix has no
+    low-rank parts."""
     return None if w.lora is None else get_forward_context().lora

@@ -1,8 +1,8 @@
-"""Ranks: which part of each matrix this process holds of a model that several share.
+"""Ranks: the part of each matrix that this process holds of a model that several ranks share.
 
-Tensor parallelism divides a matrix by its outputs or by its inputs, in units that stay together (a
-head, a group of quantised elements); what is not divided is on every rank. Pure; one rank holds
-everything.
+Tensor parallelism divides a matrix by its outputs or by its inputs, in units that are not split (a
+head, a group of quantised elements); a matrix that is not divided is on every rank. Pure; a single
+rank holds the whole model.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ ONE_RANK = Ranks()
 
 @dataclass(frozen=True, slots=True)
 class ExpertRanks:
-    """Names this process as number `rank` of the `size` that share a layer's experts, each with
+    """This process as number `rank` of the `size` ranks that share a layer's experts, each with
     whole ones. An expert's place is a slot; slots are numbered over all ranks, equally many on
-    each. redundant: slots beyond the experts, for second copies of those that are chosen most;
-    may_move: experts change their slots while the model serves."""
+    each. redundant: slots beyond the experts, for second copies of the most chosen experts;
+    may_move: experts may change their slots while the model serves."""
 
     size: int
     rank: int
@@ -71,7 +71,7 @@ class ExpertRanks:
     may_move: bool = False
 
     def slots(self, experts: int) -> int:
-        """Return how many each rank has, of a layer of so many experts."""
+        """Return the number of slots of each rank, for a layer of so many experts."""
         return (experts + self.redundant) // self.size
 
     def held(self, experts: int) -> range | list[int]:

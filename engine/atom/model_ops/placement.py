@@ -1,7 +1,7 @@
-"""Placement: which part of a checkpoint's tensor fills which part of a parameter.
+"""Placement: the part of a checkpoint's tensor that fills a part of a parameter.
 
-Layers say it (`placements`), the loader carries it out: nothing else knows names of checkpoints and
-shapes of parameters at once.
+Layers declare placements (`placements`), the loader carries them out: no other code knows both the
+names of checkpoints and the shapes of parameters.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def checkpoint_name(module: str, own: str, depth: int | None = None) -> str:
-    """The name in a checkpoint of what the blueprint calls `own` below its layer. `module` is the
-    name here, as many parts below the layer as `own` has, or `depth`."""
+    """Return the checkpoint's name of the blueprint's `own` below its layer. `module` is the name
+    here, with as many parts below the layer as `own` has, or `depth`."""
     parts = own.count(".") + 1 if depth is None else depth
     return ".".join([*module.split(".")[:-parts], own])
 
@@ -25,12 +25,12 @@ def checkpoint_name(module: str, own: str, depth: int | None = None) -> str:
 class Placement:
     """Fill `target` from a checkpoint's tensor.
 
-    name: the tensor's; shape: what the model's configuration calls for; region: first and end in
-    each dimension of what is read (a rank reads its part alone); target: a view whose elements are
-    the region's in their order, whatever its shape; order: index of the region's rows, by head, in
-    the order in which they are stored here. aliases: other names of the same tensor; dtypes: that
-    that it may have; convert: what was read into what is stored, before the order; instead: the
-    another tensor, which a checkpoint may have in this one's place.
+    name: the tensor's; shape: required by the model's configuration; region: first and end of the
+    read part in each dimension (a rank reads only its part); target: a view whose elements are the
+    region's in their order, whatever its shape; order: index of the region's rows, by head, in the
+    order in which they are stored here. aliases: other names of the same tensor; dtypes: that the
+    tensor may have; convert: from the read to the stored values, before the order; instead: another
+    tensor, which a checkpoint may have in this one's place.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Placement:
 
     @property
     def choices(self) -> tuple[Placement, ...]:
-        """List the placements of which a checkpoint has the tensor of one."""
+        """Return the alternative placements; a checkpoint has the tensor of one of them."""
         return (self,) if self.instead is None else (self, *self.instead.choices)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """List the names under which the tensor may stand in a checkpoint."""
+        """Return the names that the tensor may have in a checkpoint."""
         return (self.name, *self.aliases)
 
     @classmethod

@@ -37,8 +37,9 @@ class Scaling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Queries grow with their position p, by 1 + scale · ln(1 + ⌊(p + 1) / floor⌋), so that those
-    far behind do not lose sight of the few that matter (Nakanishi, arXiv 2501.19399; Llama 4)."""
+    """A temperature of queries that grows with their position p, by 1 + scale · ln(1 + ⌊(p + 1) /
+    floor⌋), so that queries with a long context still attend sharply (Nakanishi, arXiv 2501.19399;
+    Llama 4)."""
 
     floor: float
     scale: float
@@ -98,7 +99,7 @@ class DynamicScaling:
 
 @dataclass(frozen=True, slots=True)
 class AlphaScaling:
-    """The base grows by `alpha` (NTK), whatever the length (Hunyuan)."""
+    """Scaling of the base by `alpha` (NTK), for any length (Hunyuan)."""
 
     alpha: float
     attention_factor: float = 1.0
@@ -173,7 +174,7 @@ class YarnScaling:
 
 @dataclass(frozen=True, slots=True)
 class LongRopeScaling:
-    """Each frequency is divided by a factor of its own."""
+    """Scaling in which each frequency has its own divisor."""
 
     factors: tuple[float, ...]
     attention_factor: float
@@ -322,8 +323,8 @@ def cos_sin_table(rope: RopeConfig, max_position: int) -> torch.Tensor:
 
 
 def head_order(rope: RopeConfig) -> torch.Tensor | None:
-    """Find [D] int64, which of the checkpoint's elements of a head stands at each place here; None
-    where they stand as kernels want them."""
+    """Return [D] int64, the checkpoint's element at each place of a head here; None if the order is
+    already the kernels'."""
     rotary, whole = rope.rotary_dim, rope.head_dim
     if not rope.interleaved and (rotary == whole or rope.base_dim == whole):
         return None
@@ -338,8 +339,8 @@ def head_order(rope: RopeConfig) -> torch.Tensor | None:
 
 
 class RotaryEmbedding(nn.Module):
-    """The table of one kind of rope; layers of that kind share it. What turns nothing is the same
-    wherever a token stands, and so a single row."""
+    """The table of one kind of rope; layers of that kind share it. A rope that does not rotate is
+    the same at every position, and so has a single row."""
 
     def __init__(self, rope: RopeConfig, max_position: int) -> None:
         super().__init__()
@@ -365,12 +366,12 @@ class RotaryEmbedding(nn.Module):
         return Rotary(self.cos_sin, rows, q_norm, k_norm)
 
     def turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Rotate x [T, heads, D] by itself, for what comes between that and attention."""
+        """Rotate x [T, heads, D] separately, for operations between the rotation and attention."""
         cosines, sines = self.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
         first, second = x.float().chunk(2, dim=-1)
         parts = (first * cosines - second * sines, second * cosines + first * sines)
         return torch.cat(parts, dim=-1).to(x.dtype)
 
     def still(self, positions: torch.Tensor) -> Rotary:
-        """Rotate nothing: by the table's first row, which has angles of 0."""
+        """Return a rotation by the table's first row, whose angles are 0."""
         return Rotary(self.cos_sin, torch.zeros_like(positions))

@@ -24,11 +24,11 @@ class Scoring(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Chooses top_k experts of the highest scores, corrections added; their weights are the scores
-    without, divided by their sum with `renormalize`, times `scale`. groups: of equally many
-    experts; `groups_kept` of them are chosen from, those whose `group_top` best scores sum to the
-    most. weighs_inputs: a weight multiplies what its expert is given, and not what it makes (Llama
-    4)."""
+    """A routing: choose the top_k experts with the highest corrected scores. Their weights are the
+    scores without correction, divided by their sum with `renormalize`, times `scale`. groups: of
+    equally many experts; the choice is from `groups_kept` of them, those whose `group_top` best
+    scores have the highest sum. weighs_inputs: a weight multiplies its expert's input, and not its
+    output (Llama 4)."""
 
     top_k: int
     scoring: Scoring = Scoring.SOFTMAX
@@ -48,7 +48,7 @@ class Routing:
 @dataclass(frozen=True, slots=True)
 class Routed:
     """Each token's experts: ids [T, k] int32, each once, and weights [T, k] float32. is_partial: an
-    id below 0 or beyond the experts is one that another rank has, and adds nothing here."""
+    id below 0 or beyond the experts belongs to another rank, and adds nothing here."""
 
     ids: torch.Tensor
     weights: torch.Tensor

@@ -1,8 +1,9 @@
-"""Sums over ranks in a fixed tree: each rank gets every other's share, and adds them up itself.
+"""Sums over ranks in a fixed tree: each rank gets every other's share, and adds up all shares
+itself.
 
-A library's all-reduce takes its order from the size of the message and from the links; here it is
-((0 + 1) + (2 + 3)) always, in float32, and what comes of it is rounded once. Products by inputs
-have leaves in the same tree (backends/batch_invariant*), of which a rank adds up its own.
+A library's all-reduce chooses its order by the size of the message and by the links. Here the order
+is always ((0 + 1) + (2 + 3)), in float32, and the result is rounded once. Products by inputs have
+leaves in the same tree (backends/batch_invariant*), of which a rank adds up its own.
 """
 
 from __future__ import annotations

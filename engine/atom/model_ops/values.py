@@ -18,7 +18,7 @@ from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 
 class WeightFormat(enum.Enum):
-    """Describe how a matrix [out, in] is stored, and what its scales are."""
+    """The storage format of a matrix [out, in], and the form of its scales."""
 
     PLAIN = "plain"  # the model's dtype, no scales
     FP8 = "fp8"  # e4m3; float32 [out, 1]
@@ -33,8 +33,8 @@ class WeightFormat(enum.Enum):
 
     @property
     def elements_per_byte(self) -> int:
-        """Count 2 where neighbouring inputs share a byte, the first in its low half; else 1, of a
-        byte or of what the model's dtype takes."""
+        """Return 2 if neighbouring inputs share a byte, the first in its low half; else 1, for
+        elements of a byte or of the model's dtype."""
         return 2 if self in (*INT4_FORMATS, *FP4_FORMATS) else 1
 
 
@@ -45,8 +45,8 @@ EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
 
 
 class Activation(enum.Enum):
-    """The gate of a gated MLP, by Hugging Face's names of it, or what stands between the matrices
-    of one without a gate."""
+    """The gate of a gated MLP, by Hugging Face's name of it, or the activation between the matrices
+    of an MLP without a gate."""
 
     SILU = "silu"
     GELU_TANH = "gelu_pytorch_tanh"
@@ -86,10 +86,9 @@ Gating = Activation | ClampedSwiGLU | ClampedSiLU
 @dataclass(frozen=True, slots=True)
 class InputGroups:
     """The groups of inputs that share a scale, of INT4_ORDERED: index int32 [.., parts, in], each
-    input's group in each part of the outputs; rows: of the parts, one below the other. order int32
-    [.., parts, in], where inputs were put in the order of their groups: which input is stored in
-    each place, of which index says the group; whole: every group then has as many as share a
-    scale."""
+    input's group in each part of the outputs; rows: of the parts, one after the other. order int32
+    [.., parts, in], if inputs are sorted by group: the input stored in each place, whose group
+    index gives; whole: every group then has as many inputs as share a scale."""
 
     index: torch.Tensor
     rows: tuple[int, ...]
@@ -159,17 +158,17 @@ class LoraWeight:
         return self.b.shape[-1]
 
     def of_stack(self) -> LoraWeight:
-        """Give each matrix of a stack slots of its own: slot · E + matrix."""
+        """Return the adapters with separate slots for each matrix of a stack: slot · E + matrix."""
         return replace(self, a=self.a.flatten(0, 1), b=self.b.flatten(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A matrix with what is needed to multiply by it: data [out, in] (two elements a byte in some
-    formats), bias [out], scales unless it is plain. Of experts a stack of them: data [E, out, in],
-    bias [E, out]; gating: what makes one of their gate's rows and up's, None in other stacks.
-    lora: what adapters add to its product, None where no adapter is served. ranks: over which a
-    matrix is divided by its inputs, if it is one that several would divide so; else None."""
+    """A matrix and the values for multiplying by it: data [out, in] (two elements a byte in some
+    formats), bias [out], scales unless it is plain. A stack of experts has data [E, out, in], bias
+    [E, out]; gating: combines the rows of gate and up, None in other stacks. lora: the adapters of
+    its product, None if no adapter is served. ranks: over which a matrix is divided by its inputs,
+    if several ranks would divide it so; else None."""
 
     data: torch.Tensor
     bias: torch.Tensor | None = None
@@ -235,7 +234,7 @@ class SharedWeight:
 
 @dataclass(frozen=True, slots=True)
 class MoEWeight:
-    """All that a layer with experts has behind its norm."""
+    """The weights of a layer with experts, after its norm."""
 
     router: RouterWeight
     routing: Routing
@@ -262,7 +261,8 @@ class Pending(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The residual stream between two norms: residual [T, H], and what the next norm adds to it."""
+    """The residual stream between two norms: residual [T, H], and the pending addend of the next
+    norm."""
 
     residual: torch.Tensor
     pending: torch.Tensor | None = None
@@ -292,9 +292,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Heads of one attention layer on this rank; scale multiplies q·k. mask: what a query
-    attends to. softcap: scores are bounded by it, as softcap · tanh(score / softcap). sinks [Hq]
-    float32, of a layer that has_sinks: a score of each head that takes its share of every query's
+    """Heads of one attention layer on this rank; scale multiplies q·k. mask: the tokens that a
+    query attends to. softcap: bounds scores, as softcap · tanh(score / softcap). sinks [Hq]
+    float32, of a layer that has_sinks: a score of each head that takes part in every query's
     softmax and has no value (gpt-oss)."""
 
     num_heads: int
@@ -334,8 +334,8 @@ class LayerCache:
 @dataclass(frozen=True, slots=True)
 class LatentShape:
     """Heads of one layer of latent attention on this rank (DeepSeek-V2, arXiv 2405.04434). A query
-    has nope_dim elements without position and rope_dim that rotate; a latent of kv_rank elements
-    and one rotated key of rope_dim stand for the keys and values of all heads; a head's value has
+    has nope_dim elements without position and rope_dim that rotate. A latent of kv_rank elements
+    and one rotated key of rope_dim represent the keys and values of all heads; a head's value has
     value_dim. scale multiplies q·k."""
 
     num_heads: int
@@ -396,7 +396,7 @@ class LatentCache:
 @dataclass(frozen=True, slots=True)
 class IndexShape:
     """An indexer of sparse attention (DeepSeek-V3.2): num_heads queries of `dim` elements, of which
-    the first rope_dim rotate, score every token before; the top_k highest are attended to.
+    the first rope_dim rotate, score every earlier token; the top_k highest are attended to.
     interleaved: pairs that rotate are neighbours in a checkpoint (GLM-5)."""
 
     num_heads: int
@@ -413,8 +413,8 @@ class IndexShape:
 
 @dataclass(frozen=True, slots=True)
 class IndexTokens:
-    """A step's tokens in an indexer, not rotated yet: q [T, heads, dim], what is kept of each, keys
-    [T, dim], and how much each head's opinion counts, weights [T, heads]."""
+    """A step's tokens in an indexer, not rotated yet: q [T, heads, dim], the cached keys [T, dim],
+    and the weight of each head, weights [T, heads]."""
 
     q: torch.Tensor
     keys: torch.Tensor

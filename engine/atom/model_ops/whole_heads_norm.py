@@ -1,8 +1,8 @@
 """RMSNorm over all heads of a token's queries, and over all of its keys (OLMo 3, MiniMax-M2).
 
 Ranks that divide the heads add up their sums of squares, both in one collective; a KV head that
-several ranks hold counts once. Where sums have a fixed tree (tree_sums.py), one rank adds up the
-parts that several would have, and a rank that shares a head takes a part of its own of it.
+several ranks hold counts once. If sums have a fixed tree (tree_sums.py), one rank adds up the parts
+that several ranks would have, and ranks that share a head each add a part of it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from atom.sizing.projection import Projection
 
 
 class WholeHeadsNorm(nn.Module):
-    """The weight of one of the two norms, of the heads that a rank has. projection: what makes the
-    heads; order: of a head's elements (rotary_embedding.py)."""
+    """The weight of one of the two norms, for the rank's heads. projection: of the heads; order: of
+    a head's elements (rotary_embedding.py)."""
 
     def __init__(
         self, projection: Projection, eps: float, build: Build, order: torch.Tensor | None
@@ -42,7 +42,7 @@ class WholeHeadsNorm(nn.Module):
             self._counted = slice(first, first + each)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the weight comes from in a checkpoint."""
+        """Yield the checkpoint's source of the weight."""
         shape, region = (self._all,), (self._region,)
         yield Placement(f"{name}.weight", shape, region, self.weight.data, self._order)
 

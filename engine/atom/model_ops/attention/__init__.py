@@ -1,5 +1,5 @@
-"""Attention layers: each kind owns the layout of its cache; how a step's tokens lie in it is
-planned once per step (step_plan.py). Layers of linear attention keep a state instead."""
+"""Attention layers: each kind owns the layout of its cache. step_plan.py plans the place of a
+step's tokens in the cache, once per step. Layers of linear attention keep a state instead."""
 
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
 from atom.model_ops.attention.cached import CachedAttention, CachedLayer, StateLayer

@@ -33,11 +33,11 @@ class CachedLayer(nn.Module, ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Hold nothing until it is given tensors again."""
+        """Drop the tensors until `hold` sets new ones."""
 
     @property
     def _step(self) -> AttentionMetaData:
-        """Return where this step's tokens lie."""
+        """Return the metadata of this step's tokens."""
         return get_forward_context().attention[self._group]
 
 
@@ -56,9 +56,9 @@ class CachedAttention(CachedLayer):
 
 
 class StateLayer(CachedLayer):
-    """A layer that keeps a state of each sequence, in its slot, copies of some in checkpoints, and
-    the inputs of what rows draft. Rows and their slots are the same in the metadata of every
-    group."""
+    """A layer that keeps a state of each sequence in its slot, copies of some states in
+    checkpoints, and the inputs of rows' drafts. Rows and their slots are the same in the metadata
+    of every group."""
 
     _running: Sequence[torch.Tensor] = ()
     _saved: Sequence[torch.Tensor] = ()

@@ -1,8 +1,9 @@
-"""CompressedAttention: a window of tokens, and entries that sum up several (DeepSeek V4).
+"""CompressedAttention: attention to a window of tokens, and to entries that each sum up several
+tokens (DeepSeek V4).
 
-Two caches: of the newest tokens what is attended to and what entries are summed up of, and of the
-whole sequence its entries, as many in a block as are complete in it. What is not yet a whole entry
-is in the window, so a sequence goes on from its blocks alone.
+There are two caches. One has, for the newest tokens, their keys and their contributions to entries;
+the other has the entries of the whole sequence, in each block those that are complete in it. The
+tokens of an incomplete entry are in the window, so a sequence can continue from its blocks alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from atom.utils.forward_context import AttentionMetaData
 
 
 class CompressedAttention(CachedAttention):
-    """Attention of one layer to a window, and to `entries`, where there are any. net: its sizes."""
+    """Attention of one layer to a window, and to `entries`, if there are any. net: its sizes."""
 
     _window: torch.Tensor
 
@@ -39,7 +40,7 @@ class CompressedAttention(CachedAttention):
         self.entries = EntryCache(layer.shape, net, ops) if net.rate else None
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """Keep of each token its key, and what it adds to entries."""
+        """Return the layout of each token's key and its contributions to entries."""
         width = self._net.window_elements(self.layer.shape.head_dim)
         return CacheLayout((BlockTensor((block_size, width), dtype),))
 
@@ -50,7 +51,7 @@ class CompressedAttention(CachedAttention):
         self._window = torch.empty(0)
 
     def forward(self, tokens: CompressedTokens, positions: torch.Tensor) -> torch.Tensor:
-        """Attend: what the projections gave, positions [T] → [T, Hq·D]."""
+        """Attend with the projections' results, positions [T] → [T, Hq·D]."""
         rotary = self._rotary[0](positions, None, None)
         cache, steps = CompressedCache(self._window), (self._step, self._step)
         if self.entries is not None:
@@ -70,7 +71,7 @@ class EntryCache(CachedAttention):
 
     @property
     def step(self) -> AttentionMetaData:
-        """Return where this step's tokens lie in the blocks of entries."""
+        """Return the metadata of this step's tokens in the blocks of entries."""
         return self._step
 
     def joined(self, cache: CompressedCache) -> CompressedCache:

@@ -48,8 +48,8 @@ class Attention(CachedAttention):
         self._sharing: list[Attention] = []
 
     def share(self, target: Attention) -> None:
-        """Attend to keys and values of `target`, which runs before in every step, instead of own
-        ones: what it was given of them is given once more here, and its cache keeps it."""
+        """Attend to the keys and values of `target`, which runs earlier in every step. This layer
+        gets the keys and values of `target` once more, and uses its cache."""
         self._target, self._norms = (target,), (self._norms[0], target._norms[1])
         target._sharing.append(self)
 

@@ -43,9 +43,9 @@ class MLAParts:
 
 
 class MLAAttention(CachedAttention):
-    """Multi-head latent attention of one layer. index: of an indexer that says which tokens are
-    attended to, where there is one; its keys are kept beside the entries. shares_index: the tokens
-    are those of the last layer before that has one."""
+    """Multi-head latent attention of one layer. index: of an indexer that selects the tokens to
+    attend to, if there is one; its keys are cached with the entries. shares_index: the layer uses
+    the selection of the last earlier layer with an indexer."""
 
     _cache: LatentCache
     _index_cache: IndexCache

@@ -27,7 +27,7 @@ from atom.utils.forward_context import AttentionMetaData
 
 
 class RecurrentState(StateLayer):
-    """A convolution over a row's tokens, and whatever goes on with what it gives."""
+    """A convolution over a row's tokens, and a recurrence over its result."""
 
     _states: torch.Tensor
     _tails: torch.Tensor
@@ -56,8 +56,9 @@ class RecurrentState(StateLayer):
         return self.shape.input_shapes
 
     def _entered(self, *inputs: torch.Tensor) -> tuple[AttentionMetaData, tuple[torch.Tensor, ...]]:
-        """Return the rows that go through the state, and inputs [n, ..] of their tokens: of the
-        step's [T, ..], and before these of drafts that held. Keeps those of the step's drafts."""
+        """Return the rows that go through the state, and the inputs [n, ..] of their tokens: of the
+        step's [T, ..], preceded by those of accepted drafts. Store the inputs of the step's
+        drafts."""
         runs = self._step.state_runs
         if runs is None:
             return self._step, inputs

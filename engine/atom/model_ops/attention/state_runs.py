@@ -1,9 +1,10 @@
-"""Layers that keep states take a step's tokens so, where rows carry drafts.
+"""Order a step's tokens for layers that keep states, if rows carry drafts.
 
-A state cannot go back, so it takes in a step's newest tokens, which are certain, and no draft. Of
-drafts layers keep the inputs; the next step takes in those that held, before its own tokens
-(docs/adr/0058). How many held follows from where a slot stands and how many tokens its states have,
-so the host need not know. Tensors alone decide: a graph may replay it.
+A state cannot be rolled back, so it takes in a step's newest tokens, which are certain, and no
+drafts. The layers store the drafts' inputs; the next step takes in those of accepted drafts, before
+its own tokens (docs/adr/0058). The number of accepted drafts follows from a slot's position and
+from the number of tokens in its states, so the host need not know it. Only tensors decide, so a
+graph can replay the step.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from atom.utils.forward_context import AttentionMetaData, StateRuns
 
 @dataclass(frozen=True, slots=True)
 class StepRuns:
-    """Describe the R rows of a step that runs of decodes and prompts are: starts [R + 1] int32,
-    where the tokens of each begin, and slots [R] int64. The first num_decodes are runs of a newest
-    token and its drafts; those of padding are empty. longest: tokens of a row, at most."""
+    """The R rows of a step, runs of decodes and prompts: starts [R + 1] int32, the index of each
+    row's first token, and slots [R] int64. The first num_decodes rows are runs of a newest token
+    and its drafts; padding runs are empty. longest: most tokens of a row."""
 
     starts: torch.Tensor
     slots: torch.Tensor
@@ -31,8 +32,8 @@ class StepRuns:
 def with_state_runs(
     attention: tuple[AttentionMetaData, ...], runs: StepRuns, state: SlotTensors, most_drafts: int
 ) -> tuple[AttentionMetaData, ...]:
-    """Add to a step's metadata how its tokens go through states, and move the slots' states past
-    what is certain of them. most_drafts: that a row carries in any step."""
+    """Add to a step's metadata the order of its tokens in states, and advance the slots' states
+    past their certain tokens. most_drafts: of a row in any step."""
     planned = _plan(attention[0], runs, state, most_drafts)
     return tuple(replace(group, state_runs=planned) for group in attention)
 

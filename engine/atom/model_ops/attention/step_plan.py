@@ -1,7 +1,7 @@
-"""Where a step's tokens lie in the cache, planned once for all layers of a group.
+"""Plan the places of a step's tokens in the cache, once for all layers of a group.
 
-`plan_step` for a ragged step whose rows the host knows, `plan_captured_step` for a decode step that
-a graph replays, `plan_captured_prompts` for one with prompts: only sizes are known then, and the
+`plan_step` plans a ragged step whose rows the host knows, `plan_captured_step` a decode step that a
+graph replays, `plan_captured_prompts` one with prompts: only sizes are known for these, and the
 tensors are the graph's own.
 """
 
@@ -73,8 +73,8 @@ def plan_captured_step(
     slots: torch.Tensor | None = None,
 ) -> tuple[AttentionMetaData, ...]:
     """Plan a step of decodes that a graph replays, for each group of layers; query_starts [R + 1]
-    int32 counts them. even: no row is to outlast all others then; runs: how rows follow each other
-    in one sequence, where any may; slots [R] int64, of each row."""
+    int32 counts the decodes. even: no row will outlast all others; runs: the decodes of one
+    sequence, if it may have several; slots [R] int64, of each row."""
     tensors = StepTensors(
         query_starts,
         inputs.context_lens,

@@ -23,8 +23,8 @@ from atom.model_ops.routing import Routed
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """Tokens of all ranks for this rank's experts: x [N, H]; routed: ids of this rank's slots, and
-    what is none of them for others'; tokens: of this rank's own; sent: of them those whose rows
-    went to each rank; received: rows that came from each."""
+    ids out of range for other ranks'; tokens: the number of this rank's own; sent: the indices of
+    those sent to each rank; received: rows that came from each."""
 
     x: torch.Tensor
     routed: Routed
@@ -37,7 +37,8 @@ class ExpertDispatch(Protocol):
     """Every rank calls both, in turn, for each layer with experts. slots: that each rank has."""
 
     def dispatch(self, x: torch.Tensor, routed: Routed, slots: int) -> Arrived:
-        """Send x [T, H] with its routing, ids of slots over all ranks; what has arrived here."""
+        """Send x [T, H] with its routing, ids of slots over all ranks; return the tokens that
+        arrived here."""
         ...
 
     def combine(self, arrived: Arrived, result: torch.Tensor) -> torch.Tensor:
@@ -98,7 +99,7 @@ class DeviceDispatch(ExpertDispatch, Protocol):
 
     @property
     def most_tokens(self) -> int:
-        """Tell the most tokens that each rank may send."""
+        """Return the most tokens that each rank may send."""
         ...
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ class PaddedDispatch:
 
 
 def own_share(routed: Routed, first: int) -> Routed:
-    """Take of ids over all ranks those of the slots from `first` on, as their numbers there."""
+    """Convert ids over all ranks to this rank's slots, which begin at `first`."""
     ids = routed.ids - first if first else routed.ids
     return Routed(ids, routed.weights, is_partial=True)
 

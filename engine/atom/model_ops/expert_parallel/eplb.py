@@ -1,9 +1,10 @@
-"""Where experts are to be: pure decisions about slots, loads and moves.
+"""Expert load balancing: pure decisions about slots, loads and moves.
 
-A slot holds one expert; slots are numbered over all ranks, equally many on each. A placement says
+A slot holds one expert; slots are numbered over all ranks, equally many on each. A placement gives
 the expert of each slot. The most loaded experts get the redundant slots (as in DeepSeek's EPLB,
-https://github.com/deepseek-ai/EPLB, without its hierarchy of nodes); then copies go to ranks by
-load, largest first. What can stay does. Knows no tensors; expert_mover.py carries it out.
+https://github.com/deepseek-ai/EPLB, without its hierarchy of nodes); then copies are assigned to
+ranks by load, largest first. An expert that can keep its slot does. Knows no tensors;
+expert_mover.py carries out the moves.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def first_placement(experts: int, redundant: int) -> Placement:
 
 
 def balance(load: NDArray[np.int64], placement: Placement, ranks: int) -> float:
-    """The mean of the ranks' loads, by the largest: 1 where they are equal. load [E]: tokens that
-    chose each expert, whose copies share them."""
+    """Return the mean of the ranks' loads divided by the largest: 1 if they are equal. load [E]:
+    tokens that chose each expert, whose copies share them."""
     loads = rank_loads(load, placement, ranks)
     largest = float(loads.max())
     return float(loads.mean()) / largest if largest else 1.0
@@ -52,7 +53,7 @@ def rank_loads(load: NDArray[np.int64], placement: Placement, ranks: int) -> NDA
 
 
 def rebalanced(load: NDArray[np.int64], placement: Placement, ranks: int) -> Placement:
-    """A placement that balances this load; the same one where none is worth moving for."""
+    """Return a placement that balances this load; the same placement if none is worth the moves."""
     copies = _copies(load, len(placement) - len(load), ranks)
     packed = _packed(load, copies, ranks, len(placement) // ranks)
     if packed is None:
@@ -75,8 +76,8 @@ def sources(old: Placement, new: Placement, ranks: int) -> dict[int, int]:
 
 
 def _copies(load: NDArray[np.int64], redundant: int, ranks: int) -> NDArray[np.int64]:
-    """Return how many copies each expert gets: one more, again and again, where a copy has the
-    most. More than ranks are of no use."""
+    """Return how many copies each expert gets: repeatedly one more for the expert with the highest
+    load per copy. More copies than ranks are useless."""
     copies = np.ones(len(load), dtype=np.int64)
     for _ in range(redundant):
         each = np.where(copies < ranks, load / copies, -1.0)

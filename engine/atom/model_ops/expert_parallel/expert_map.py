@@ -1,8 +1,8 @@
-"""ExpertMap: of one layer whose experts may move, where they are and how often they are chosen.
+"""ExpertMap: the places of one layer's experts that may move, and how often tokens choose them.
 
-Tokens choose experts; what is sent is a slot. A token takes the copy that its row in the step says,
+Tokens choose experts; the exchange uses slots. A token's row in the step selects the expert's copy,
 so that copies share the load. The tables and counts are tensors that captured graphs read and
-write; the placement itself is the host's (expert_placement.py decides it).
+write; the host decides the placement (expert_placement.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class ExpertMap:
 
 
 def _padding(tokens: int) -> torch.Tensor | None:
-    """Find [T, 1] which of a step's tokens belong to no row; None where that cannot be."""
+    """Return a mask [T, 1] of the step's tokens that belong to no row; None if it cannot be
+    known."""
     context = get_forward_context()
     if context.logits_indices is not None:
         return None

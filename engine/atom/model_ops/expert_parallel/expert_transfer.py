@@ -1,7 +1,7 @@
-"""Moves experts' weights between ranks, in place: graphs and operations keep their tensors.
+"""Move experts' weights between ranks, in place: graphs and operations keep their tensors.
 
-Every rank knows the old placement and the new one and so what each sends: the moves of a tensor
-are one exchange, rows of slots in the order of where they go.
+Every rank knows the old and the new placement, and so the data that each rank sends. The moves of a
+tensor are one exchange of slots' rows, in the order of their targets.
 """
 
 from __future__ import annotations

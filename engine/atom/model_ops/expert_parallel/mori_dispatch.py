@@ -1,9 +1,11 @@
-"""MoriDispatch: tokens to their experts and back by AMD's MORI, which packs them on the device.
+"""MoriDispatch: exchange tokens with their experts through AMD's MORI, which packs them on the
+device.
 
-By MORI's own contract (python/mori/ops/dispatch_combine.py), and by keyword alone: positions behind
-the fourth have changed their meaning between releases, and a value in the wrong one loses tokens
-without a word. What is not documented is not used: no empty dispatch, no id that is no expert's.
-Held by tests against a double of three releases; not run on a device yet.
+The calls follow MORI's own contract (python/mori/ops/dispatch_combine.py), and pass arguments by
+keyword: positions after the fourth have changed their meaning between releases, and a value in the
+wrong position silently loses tokens. Undocumented behaviour is not used: no empty dispatch, no id
+outside the experts. Tests run it against a double of three releases; it has not run on a device
+yet.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _DTYPES = (torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class MoriShape:
-    """The sizes of what MORI exchanges: most_tokens of each rank, [T, hidden] with top_k experts
-    each, of which every rank has `slots`. ranks_per_node: ranks of a node follow each other."""
+    """The sizes of MORI's exchange: most_tokens of each rank, [T, hidden] with top_k experts each;
+    every rank has `slots` of them. ranks_per_node: a node's ranks have consecutive numbers."""
 
     most_tokens: int
     hidden: int
@@ -109,7 +111,7 @@ class MoriDispatch:
 
 
 def open_mori(links: ExpertLinks, shape: MoriShape) -> MoriDispatch:
-    """MORI over the process group that there is. Raises `ConfigError` where it cannot be used."""
+    """Open MORI over the existing process group. Raises `ConfigError` if it cannot be used."""
     if shape.dtype not in _DTYPES:
         name = str(shape.dtype).removeprefix("torch.")
         raise ConfigError(

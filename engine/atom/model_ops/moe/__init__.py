@@ -1,1 +1,1 @@
-"""Mixtures of experts: the router of a layer, and its experts behind it."""
+"""Mixtures of experts: the router of a layer, and its experts."""

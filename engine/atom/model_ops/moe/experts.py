@@ -53,7 +53,8 @@ class Experts(nn.Module):
     def add(
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
     ) -> Stream:
-        """The stream plus what each token's experts make of x [T, H], and plus shared [T, H]."""
+        """Return the stream plus the results of each token's experts for x [T, H], and plus shared
+        [T, H]."""
         return self._ops.add_experts(stream, x, self.w, self._own(routed), shared)
 
     def _own(self, routed: Routed) -> Routed:
@@ -64,7 +65,7 @@ class Experts(nn.Module):
 
 
 class ExpertParallelExperts(Experts):
-    """Experts of ranks with tokens of their own: each token goes to where its experts are."""
+    """Experts of ranks with their own tokens: each token is sent to the ranks with its experts."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class ExpertParallelExperts(Experts):
 
     @property
     def places(self) -> ExpertMap:
-        """Look up where the experts are, if they may move."""
+        """Return the map of the experts' places, if they may move."""
         assert self._places is not None
         return self._places
 

@@ -1,4 +1,4 @@
-"""Router: which experts a token goes through, and with what weights (routing.py says the rules)."""
+"""Router: the experts of a token and their weights (routing.py has the rules)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DEPTH = 2  # of this module's own name below a layer, however deep a checkpoint
 
 
 class Router(nn.Module):
-    """W [E, H], perhaps with a bias. correction: where a checkpoint has the
-    e_score_correction_bias, which counts where experts are chosen alone; None without one."""
+    """The router's matrix W [E, H], with an optional bias. correction: where a checkpoint has the
+    e_score_correction_bias, which affects only the choice of experts; None without one."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Router(nn.Module):
         )
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the parameters come from in a checkpoint."""
+        """Yield the checkpoint's sources of the parameters."""
         own = checkpoint_name(name, self._matrix.name, _DEPTH)
         for kind, parameter in (
             ("weight", self.weight),
@@ -85,7 +85,7 @@ class TokenRouter(Router):
         yield replace(table, dtypes=(torch.int64, torch.int32), convert=self._checked)
 
     def _checked(self, table: torch.Tensor) -> torch.Tensor:
-        """Refuse a table with experts that there are not: what it says is an index."""
+        """Refuse a table with experts that do not exist: its values are used as indices."""
         if bool(((table < 0) | (table >= self._matrix.rows)).any()):
             raise ModelError(
                 f"tid2eid names experts beyond the {self._matrix.rows} of n_routed_experts; "

@@ -1,7 +1,7 @@
 """StackedLinear: a layer's experts' projections of one kind, stored as one tensor.
 
-Built from the blueprint as Linear is; what a checkpoint has instead, a matrix for each expert or
-one tensor of all, is the placements' affair. Either way it is read expert by expert.
+It is built from the blueprint, as Linear is. A checkpoint has a matrix for each expert or one
+tensor of all; the placements handle both, and either is read expert by expert.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _DEPTH = 3  # of this module's name below its layer
 
 @dataclass(frozen=True, slots=True)
 class LoraStack:
-    """Says where an adapter's matrices of a stack belong. name: of the stack in a checkpoint; held:
-    this rank's of `count` experts; in_turn: rows of its parts take turns there; parts: of each
-    expert that is held, where it has matrices of its own."""
+    """The place of an adapter's matrices for a stack. name: of the stack in a checkpoint; held:
+    this rank's of `count` experts; in_turn: rows of its parts alternate there; parts: of each held
+    expert, if it has its own matrices."""
 
     name: str
     held: tuple[int, ...]
@@ -37,9 +37,9 @@ class LoraStack:
 
 
 class StackedLinear(WeightHolder):
-    """W [E, out, in], perhaps with biases [E, out]: of each expert the projections' rows one below
-    the other. gating: what makes one of the two projections' results. stacking: of the
-    checkpoint, whose experts may be one tensor."""
+    """The stack W [E, out, in], with optional biases [E, out]: of each expert the projections' rows
+    one after the other. gating: combines the two projections' results. stacking: of the checkpoint,
+    whose experts may be one tensor."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class StackedLinear(WeightHolder):
         self.w = replace(self.w, lora=LoraWeight(self.lora_a.data, self.lora_b.data, rows))
 
     def lora_stack(self, name: str) -> LoraStack:
-        """Say which of an adapter's matrices belong to these. name: this module's."""
+        """Return the place of an adapter's matrices for these experts. name: this module's."""
         matrix, _ = self._parts[0]
         own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
         return LoraStack(

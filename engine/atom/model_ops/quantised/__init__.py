@@ -1,1 +1,2 @@
-"""Matrices in fewer bits: their codes, what they stand for, and how checkpoints lay them out."""
+"""Matrices in fewer bits: their codes, the values of the codes, and their layouts in
+checkpoints."""

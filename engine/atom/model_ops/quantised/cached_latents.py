@@ -1,8 +1,8 @@
 """Entries of latent attention and keys of indexers in an fp8 cache: a scale for every token.
 
-A latent is normed before it is stored, so one scale serves its elements. The rotated key beside it
-is not normed, and its few elements carry every position: it stays in 16 bits. For backends in
-PyTorch; kernels do the same by themselves. A plain cache is read and written by the same lines.
+A latent is normed before it is stored, so one scale serves its elements. The rotated key is not
+normed, and its few elements carry every position: it stays in 16 bits. For backends in PyTorch;
+kernels contain the same steps. The same code reads and writes a plain cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ ROTATED_DTYPE = torch.bfloat16  # of rotated keys beside latents in fp8, whateve
 
 
 def store_entries(cache: LatentCache, entries: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """Store entries [T, kv_rank + rope_dim] in their slots [T]; return what is held of them."""
+    """Store entries [T, kv_rank + rope_dim] in their slots [T]; return the values that the cache
+    holds."""
     if cache.scale is None or cache.keys is None:
         cache.entries.flatten(0, 1).index_copy_(0, slots, entries.to(cache.entries.dtype))
         return entries

@@ -48,8 +48,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class InStack:
-    """Say which rows of one tensor of all copies are a part's: copy, first and end, and of how
-    many; whether these come before inputs."""
+    """The rows of a part in one tensor of all copies: copy, first and end, and the number of all
+    rows; and whether outputs come before inputs."""
 
     copy: int
     rows: tuple[int, int]
@@ -59,7 +59,7 @@ class InStack:
 
 @dataclass(frozen=True, slots=True)
 class QuantisingPlacement(Placement):
-    """Quantise a plain tensor as it is read; target: the data; `scale` is filled beside it."""
+    """Quantise a plain tensor as it is read; target: the data; `scale` is filled as well."""
 
     scale: torch.Tensor | None = None
     format: WeightFormat = WeightFormat.PLAIN
@@ -102,8 +102,9 @@ def part_placements(
 def stack_placements(
     part: Part, copy: int, turns: int, quantization: Quantization, format: WeightFormat
 ) -> Iterator[Placement]:
-    """Tensors of all copies of a matrix, of which one fills the part: gpt-oss' experts, in which
-    the outputs of `turns` projections take turns. part: the first of these, with what all fill."""
+    """Yield alternative placements of a part in tensors of all copies of a matrix: gpt-oss'
+    experts, in which the outputs of `turns` projections alternate. part: the first of these, with
+    the tensors that all fill."""
     matrix, (first, end) = part.matrix, part.region.columns
     rows = (part.region.rows[0] * turns, part.region.rows[1] * turns)
     if quantization.online:
@@ -138,9 +139,9 @@ def stack_placements(
 def side_by_side(
     part: Part, place: InStack, quantization: Quantization, format: WeightFormat
 ) -> Iterator[Placement]:
-    """Place a tensor of all copies whose projections stand one behind the other: plain, and
-    quantised as it is read, or 8 bits with a scale of each output in a tensor beside it (outputs
-    first as compressed-tensors has Granite's, else as transformers' FbgemmFp8Llama4TextExperts)."""
+    """Place a tensor of all copies whose projections follow one another: plain, and quantised as it
+    is read, or 8 bits with a scale of each output in a separate tensor (outputs first as in
+    compressed-tensors' Granite, else as in transformers' FbgemmFp8Llama4TextExperts)."""
     matrix, one = part.matrix, (place.copy, place.copy + 1)
     outputs = place.outputs_first
     shape = (matrix.copies, *_turned((matrix.columns, place.all_rows), outputs))
@@ -267,8 +268,8 @@ def _microscaled(part: Part) -> Iterator[Placement]:
 
 
 def _input_groups(part: Part, quantization: Quantization) -> Placement:
-    """GPTQ's desc_act and compressed-tensors' actorder: inputs were put into groups by what they
-    weigh, and each says which is its own."""
+    """Place the group index of each input, for GPTQ's desc_act and compressed-tensors' actorder,
+    which sort inputs into groups by their importance."""
     assert part.index is not None
     last = "weight_g_idx" if quantization.method == "compressed-tensors" else "g_idx"
     count, _ = _groups(part, quantization)
@@ -372,7 +373,7 @@ def _stored_zeros(
 
 
 def _zeros(codes: torch.Tensor, offset: int, order: torch.Tensor | None) -> torch.Tensor:
-    """Pack zero points [groups, out] → [out / 2, groups], two outputs a byte; what is stored wraps
+    """Pack zero points [groups, out] → [out / 2, groups], two outputs a byte; stored values wrap
     around."""
     moved = in_order(((codes + offset) & 15).t(), order)
     return pack_pairs(moved.t()).t()

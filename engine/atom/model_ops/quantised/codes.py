@@ -1,4 +1,4 @@
-"""Codes of few bits: two to a byte, what e2m1 stands for, and the two kinds of e4m3.
+"""Codes of few bits: two to a byte, the values of e2m1, and the two kinds of e4m3.
 
 Pure functions on tensors of any device. A byte holds two neighbours, the first in its low half,
 which is also how int32 words of checkpoints hold eight.
@@ -47,8 +47,8 @@ def exponent_scales(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def to_fnuz(data: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert e4m3 numbers to e4m3fnuz, which MI300's matrix cores take: its bits stand for half of
-    what e4m3fn's do, and those of -0 for NaN. NaN stays NaN."""
+    """Convert e4m3 numbers to e4m3fnuz, which MI300's matrix cores take: the same bits mean half of
+    e4m3fn's value, and the bits of -0 mean NaN. NaN stays NaN."""
     bits = data.view(torch.uint8)
     nan = (bits & 0x7F) == 0x7F
     moved = bits.masked_fill((bits == _NEGATIVE_ZERO) & ~nan, 0).masked_fill(nan, _NEGATIVE_ZERO)

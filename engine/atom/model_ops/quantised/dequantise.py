@@ -1,4 +1,4 @@
-"""Numbers of a matrix that is stored in a format: what every backend's product is measured by.
+"""Dequantise a matrix: the reference for every backend's product with a format.
 
 Used by the reference for each product, and by backends of the CPU once, when weights are prepared.
 """
@@ -36,7 +36,7 @@ def plain(w: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
 
 
 def expanded(w: LinearWeight) -> LinearWeight:
-    """Store a matrix plain, in the dtype of what is multiplied with it."""
+    """Convert a matrix to plain storage, in the dtype of the activations."""
     if w.scales is None:
         return w
     return replace(w, data=plain(w, w.scales.dtype), scales=None)

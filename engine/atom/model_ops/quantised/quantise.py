@@ -1,7 +1,8 @@
-"""Plain matrices → formats of fewer bits, as they are loaded (`--quantization`).
+"""Quantise plain matrices as they are loaded (`--quantization`).
 
-Symmetric, by the largest magnitude of what shares a scale; nothing is calibrated. What is all zero
-has scale 1. The same functions quantise activations in the reference of the kernels' tests.
+The quantisation is symmetric, by the largest magnitude of the elements that share a scale; there is
+no calibration. Elements that are all zero have scale 1. The same functions quantise activations in
+the reference of the kernels' tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ordered int4 matrices with their inputs in the order of their groups.
 
-What shares a scale is then side by side, as in a matrix that is not ordered, and a kernel reads its
-activations in that order. Called by backends that prepare matrices for such kernels.
+Inputs that share a scale are then contiguous, as in a matrix that is not ordered, and a kernel
+reads its activations in that order. Called by backends that prepare matrices for such kernels.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from atom.model_ops.values import InputGroups, LinearWeight
 
 
 def sort_inputs(w: LinearWeight) -> LinearWeight:
-    """A matrix of INT4_ORDERED as loaded, or a stack of them, → the same with inputs sorted by
-    group, part by part. Parts whose inputs have the same groups, as GPTQ finds them for one input,
-    become one; of a stack where those of every matrix have."""
+    """Sort the inputs of a loaded INT4_ORDERED matrix, or of a stack of them, by group, part by
+    part. Parts whose inputs have the same groups, as GPTQ finds them for one input, become one
+    part; in a stack only if this holds for every matrix."""
     scales = w.scales
     assert scales is not None
     assert scales.groups is not None
@@ -42,8 +42,8 @@ def _matrices(stack: torch.Tensor) -> torch.Tensor:
 
 
 def parts_of(w: LinearWeight) -> Iterator[LinearWeight]:
-    """Each part of the outputs as a matrix of its own, over the same memory; itself where there
-    are none."""
+    """Yield each part of the outputs as a separate matrix, over the same memory; the matrix itself
+    if it has no parts."""
     scales = w.scales
     if scales is None or scales.groups is None or len(scales.groups.rows) == 1:
         yield w

@@ -105,8 +105,8 @@ class StoredMatrix:
         return LinearWeight(self.data, bias, scales)
 
     def placements(self, names: Sequence[str], copy: int | None = None) -> Iterator[Placement]:
-        """Yield where a checkpoint's tensors go. names: of the projections' modules in the
-        checkpoint, one for each part; copy: of a stack the matrix that they are of."""
+        """Yield the placements of a checkpoint's tensors. names: of the projections' modules in the
+        checkpoint, one for each part; copy: of a stack, the index of the matrix."""
         index = None if self.groups is None else self.groups.index
         data, scale, zero, index = (
             tensor if tensor is None or copy is None else tensor[copy]
@@ -136,8 +136,8 @@ class StoredMatrix:
             first = end
 
     def stack_placements(self, name: str, copy: int, slot: int) -> Iterator[Placement]:
-        """Yield where the tensors of a checkpoint's stack go. name: of the one tensor that has
-        every copy's rows of all parts, in turn; slot: where this copy is held."""
+        """Yield the placements of the tensors of a checkpoint's stack. name: of the tensor that has
+        every copy's rows of all parts, alternating; slot: the index of this copy here."""
         matrix, region = self._parts[0]
         part = Part(
             name=name,

@@ -1,1 +1,2 @@
-"""How the logits of a step's rows become their next tokens, and what is told of them."""
+"""Turn the logits of a step's rows into their next tokens, and into the reported
+log-probabilities."""

@@ -1,7 +1,8 @@
-"""DrawsAhead: what a step's draws stand behind that their slots do not know of yet.
+"""DrawsAhead: the proposed tokens before each of a step's draws, which the slots do not have yet.
 
-A row that may get several tokens draws each as if the proposed ones before it were said: penalties
-count them, bad words may begin in them, and the place is so many tokens further. Data only.
+A row that may get several tokens draws each as if the proposed ones before it were accepted:
+penalties count them, bad words may begin in them, and the position is further by their number. Data
+only.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class DrawsAhead:
-    """Describes n draws ahead: row [n] int64, whose tokens [R, K] int64, proposed behind the slot's
-    newest, are its; lengths [n] int64, how many of them a draw stands behind; positions [n] int64,
-    of the tokens that are drawn. host_lead: tokens that the host may take a draw to be further than
-    it is."""
+    """The n draws ahead: row [n] int64, the index of each draw's tokens in tokens [R, K] int64,
+    proposed after the slot's newest; lengths [n] int64, the number of proposed tokens before a
+    draw; positions [n] int64, of the drawn tokens. host_lead: the most tokens by which the host may
+    overestimate a draw's position."""
 
     tokens: torch.Tensor
     row: torch.Tensor
@@ -34,8 +35,8 @@ class DrawsAhead:
         )
 
     def counted(self, occurrences: torch.Tensor) -> torch.Tensor:
-        """Count occurrences [n, V] int32 of the draws' slots, and the proposed tokens that they
-        stand behind."""
+        """Count occurrences [n, V] int32 of the draws' slots, and the proposed tokens before each
+        draw."""
         index = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         said = (index < self.lengths.unsqueeze(1)).to(occurrences.dtype)
         return occurrences.scatter_add_(1, self.tokens[self.row], said)

@@ -1,7 +1,7 @@
 """Tokens that a row may not get: single ones, and those that would complete a bad word.
 
-Logits [n, V] float32 are changed in place, in plain PyTorch, and no decision is made on the host:
-nothing waits for the device.
+Logits [n, V] float32 are changed in place, in plain PyTorch. The host makes no decision, so it
+never waits for the device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log-probabilities of tokens under raw logits: the token's own, its rank, and the likeliest ones.
 
-Plain PyTorch, nothing waits for the device. Rows are taken a few at a time, so that the float32
-copies stay small however many there are: a chunk of a prompt may have thousands.
+Plain PyTorch; the host never waits for the device. Rows are processed a few at a time, so the
+float32 copies stay small for any number of rows: a chunk of a prompt may have thousands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Repetition, presence and frequency penalties, in plain PyTorch.
 
-Logits are changed in place, and no decision is made on the host: nothing waits for the device.
+Logits are changed in place. The host makes no decision, so it never waits for the device.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A draw among logits of which each rank has a shard, without bringing them together.
+"""Sample from logits of which each rank has a shard, without gathering them.
 
 The races of noise.py are between groups of tokens and then between a group's tokens, and the noise
-of both is a function of their numbers: each rank runs them over its own shard and tells its
-winner, with a score that can be compared. The best of the ranks' winners is what a single race
-would have given. Greedy rows tell their highest logit. Nothing waits for the device, and every rank
-comes to the same token.
+of both is a function of their numbers. So each rank runs the races over its own shard and sends its
+winner, with a comparable score. The best of the ranks' winners is the result of a single race over
+all tokens. Greedy rows send their highest logit. The host never waits for the device, and every
+rank gets the same token.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Sampler: turns the logits of a step's rows into their next tokens.
+"""Sampler: turn the logits of a step's rows into their next tokens.
 
-Every row is drawn by the backend's `sample`; rows that ask for more (`ShapedRows`) have their own
-copy of their logits changed first, in float32, in vLLM's order: what is added or forbidden, then
-penalties, then temperature, top-k, top-p and min-p (`filter_logits`). The rest of the batch never
-notices. It knows neither slots nor requests; StepRunner calls it, and nothing in it waits for the
-device.
+The backend's `sample` draws every row. Rows with further controls (`ShapedRows`) first have a copy
+of their logits changed, in float32, in vLLM's order: biases and forbidden tokens, then penalties,
+then temperature, top-k, top-p and min-p (`filter_logits`). The other rows of the batch are not
+affected. The module knows neither slots nor requests; StepRunner calls it, and it never makes the
+host wait for the device.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from atom.model_ops.sampling.penalties import Penalties, penalize
 
 @dataclass(frozen=True, slots=True)
 class ShapedRows:
-    """Rows of a step that ask for more than a draw; every part is theirs alone, None if none of
-    them asks for it.
+    """Rows of a step with further controls than sampling; a part is None if no row needs it.
 
-    rows: [n] int64, which of the step's rows they are; bias: [n, V] float32, added to the logits;
-    forbidden: by row of these.
+    rows: [n] int64, their indices in the step; bias: [n, V] float32, added to the logits;
+    forbidden: by index in `rows`.
     """
 
     rows: torch.Tensor
