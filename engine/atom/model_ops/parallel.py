@@ -60,9 +60,9 @@ ONE_RANK = Ranks()
 
 @dataclass(frozen=True, slots=True)
 class ExpertRanks:
-    """This process as number `rank` of the `size` ranks that share a layer's experts, each with
-    whole ones. An expert's place is a slot; slots are numbered over all ranks, equally many on
-    each. redundant: slots beyond the experts, for second copies of the most chosen experts;
+    """The place of this process, number `rank` of the `size` ranks that share a layer's experts,
+    each with whole ones. An expert's place is a slot; slots are numbered over all ranks, equally
+    many on each. redundant: slots beyond the experts, for second copies of the most chosen experts;
     may_move: experts may change their slots while the model serves."""
 
     size: int
