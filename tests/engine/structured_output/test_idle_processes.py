@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from atom.model_engine.structured_output.idle_processes import (
@@ -124,5 +125,19 @@ def test_an_idle_process_ends_and_the_next_request_of_its_grammar_starts_another
         assert kept[0] == kept[1]
         assert len(kept[2]) == 1
         assert kept[2].isdisjoint(kept[0])
+    finally:
+        guided.close()
+
+
+def test_processes_that_follow_grammars_give_way_to_the_engine(tmp_path: Path) -> None:
+    guided = GuidedSequences(tmp_path)
+    asked = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[a-c]{3}"))
+    assert asked.structured_outputs is not None
+    try:
+        before = {process.pid for process in matcher_processes()}
+        guided.rows_of(1, asked.structured_outputs.spec(), asked)
+        ours = [each for each in matcher_processes() if each.pid not in before]
+        lowest = min(19, psutil.Process().nice() + 11)  # also than a server at a niceness of 10
+        assert [process.nice() >= lowest for process in ours] == [True]
     finally:
         guided.close()

@@ -39,7 +39,7 @@ from atom.structured_outputs.structural_tag import tag_with_grammars
 from atom.tokenizer import Tokenizer
 
 _BACKLOG = 64
-_NICENESS = 10
+_NICENESS = 15  # above that of a server which yields its cores to an engine
 _LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
 
 
@@ -92,12 +92,12 @@ def _answer_and_exit(
         _limit_memory(setup)
         frames = FrameReader(connection)
         order = msgspec.msgpack.decode(frames.wait() or b"", type=ServerOrder)
+        # The server and the engine come first: on a busy machine several of these would else leave
+        # them a fraction of a core, and a grammar whose process was lost has one for each sequence.
+        os.nice(_NICENESS)
         if order.follow is not None:
             follow_grammar(frames, order.follow, xgrammar, info, setup)
         elif order.compile is not None:
-            # The server and the engine come first: on a busy machine several compilations would
-            # else leave them a fraction of a core.
-            os.nice(_NICENESS)
             _limit_time(setup)
             reply = _compile(xgrammar, info, order.compile, setup)
             connection.sendall(framed(msgspec.msgpack.encode(reply)))
