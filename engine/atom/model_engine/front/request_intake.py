@@ -8,6 +8,7 @@ on whose loop it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,6 +17,8 @@ from atom.model_engine.front.input_processor import InputProcessor, Prompt
 from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.wire.request_size import check_size
 from atom.sampling_params import SamplingParams
+
+_FEW_WORDS = 16
 
 
 class RequestIntake:
@@ -46,7 +49,11 @@ class RequestIntake:
         """Make `params.n` requests for each prompt, prompt by prompt; they arrive now. Raises
         `RequestError`."""
         arrive_time = self._clock()
-        prepared = self._inputs.prepare(params)
+        prepared = await self._text.run(
+            client_id,
+            partial(self._inputs.prepare, params),
+            is_long=len(params.bad_words) > _FEW_WORDS,  # each is tokenised twice
+        )
         # A prompt that is to be cut may be longer than the context.
         cut = params.truncate_prompt_tokens is not None
         tokens = await self._text.tokenize(

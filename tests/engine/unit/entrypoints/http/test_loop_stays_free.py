@@ -143,6 +143,20 @@ async def test_a_long_conversation_is_rendered_beside_the_loop(
     assert rig.engine.open_requests == 0
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_many_bad_words_are_tokenised_beside_the_loop(
+    rig: AppRig, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    example = (await examples_of(rig))[path]
+    held, inputs = Held(), rig.engine.processor.inputs
+    has_many = lambda params: len(params.bad_words) > 100  # noqa: E731
+    monkeypatch.setattr(inputs, "prepare", held.around(inputs.prepare, has_many))
+    words = [f"word{number}" for number in range(200)]
+    fields = {**example, "bad_words": words, "max_tokens": 2}
+    answer = await other_is_answered_meanwhile(rig, held, path, fields)
+    assert answer.status_code == 200, answer.text
+
+
 def chat(**fields: Any) -> ChatCompletionRequest:
     messages = [{"role": "user", "content": "a"}]
     return ChatCompletionRequest.model_validate({"messages": messages, **fields})
