@@ -59,11 +59,11 @@ _REPRODUCIBLE = {
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
     """The operations that were chosen for a model on a device. ops: the operations to call; chosen:
-    op → backend name, for people; uncapturable: those that keep a step from being captured into a
-    graph, uncapturable_prompts: one with prompts, captures_lora: whether one with adapters may be;
-    expands: quantised matrices become plain ones when they are prepared; join: what ranks reach
-    each other by where norms are, if not by torch; warmup_compile: how kernels are compiled ahead,
-    where one backend alone has any."""
+    op → backend name, for people; uncapturable: operations that prevent the capture of a step into
+    a graph, uncapturable_prompts: of a step with prompts, captures_lora: whether one with adapters
+    may be captured; expands: quantised matrices become plain ones when they are prepared; join:
+    opens the ranks' communication in norms, if it is not torch's; warmup_compile: compiles kernels
+    ahead, if a single backend has any."""
 
     ops: Ops
     chosen: dict[str, str]
@@ -97,8 +97,8 @@ def resolve_ops(
 
 
 def resolve_reproducible_ops(device_type: str, case: OpCase) -> ResolvedOps:
-    """Let the device's batch-invariant backend compute all that a model needs. Raises `ConfigError`
-    for what it has no kernel of fixed order for."""
+    """Select the device's batch-invariant backend for all operations that a model needs. Raises
+    `ConfigError` for an operation without a kernel of fixed order."""
     backend = load_backend(_REPRODUCIBLE[device_type])
     if backend.unusable:
         raise ConfigError(
@@ -150,8 +150,8 @@ def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
 
 
 def _warmup_compile(chosen: Iterable[Backend]) -> WarmupCompile | None:
-    """Choose how kernels are compiled ahead; None where another library's kernels would run among
-    those that are not."""
+    """Return the way to compile kernels ahead; None if several backends are chosen, since the
+    warm-up skips only one backend's kernels."""
     backends = {backend.name: backend for backend in chosen}
     backends.pop("torch_ref", None)
     return next(iter(backends.values())).warmup_compile if len(backends) == 1 else None
@@ -165,8 +165,8 @@ def _fused(op: str, providers: list[Backend], case: OpCase) -> Callable[..., obj
 
 
 def _in_order(device_type: str, backend: str) -> tuple[str, ...]:
-    """The backends to ask for an operation, first to last. One that was asked for by name must be
-    usable; what it does not provide comes from those that the device prefers less."""
+    """Return the backends to try for an operation, first to last. A backend given by name must be
+    usable; the operations that it lacks come from those that the device prefers less."""
     preferred = _PREFERENCES[device_type]
     if backend == "auto":
         return preferred
@@ -205,8 +205,8 @@ class _Search:
         )
 
     def _reasons_against(self, op: str, backend: Backend) -> tuple[str, ...]:
-        """The backend's own, and where it arranges what others cannot read, those against the
-        operations that op is paired with."""
+        """Return the backend's own reasons, and, if other backends cannot read its arrangement,
+        those against the operations that op is paired with."""
         reasons = backend.reasons_against(op, self._case)
         if reasons or not backend.arranges:
             return reasons

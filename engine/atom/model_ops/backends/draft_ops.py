@@ -21,15 +21,15 @@ class DraftOps(Protocol):
         self, slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup,
         drafts: Drafts,
     ) -> None:  # fmt: skip
-        """Fill `drafts` [R, K] with what followed in the rows' own tokens when their last ones
-        occurred before: as many as `wanted` [R] int64, none of a row without a match. slots [R]
-        int64. A draft longer than what followed goes on with itself, so that a period is
-        continued."""
+        """Fill `drafts` [R, K] with the tokens that followed an earlier occurrence of the rows'
+        last tokens: up to `wanted` [R] int64, none for a row without a match. slots [R] int64. A
+        draft longer than the tokens that followed continues with itself, so that a period is
+        repeated."""
 
     def lay_out_drafts(self, layout: DraftLayout, state: SlotTensors) -> None:
         """Fill the layout's first, token_slots, row, offset and the starts of its runs from its
-        slots and wanted. Padding rows are behind the others and have no tokens; their first is that
-        of any token."""
+        slots and wanted. Padding rows come after the others and have no tokens; their first is any
+        token's index."""
 
     def prepare_drafted(
         self,
@@ -39,20 +39,20 @@ class DraftOps(Protocol):
         state: SlotTensors,
         block_size: int,
     ) -> DecodeInputs:
-        """Compute `prepare_decode` of rows that stand `offsets` tokens further than their slots: a
-        slot's newest token is followed by its drafts, a row each. slots, offsets, token_ids [N]
-        int64; at offset 0 the slot's newest token is meant, whatever token_ids says. Each position
-        has a block."""
+        """Compute `prepare_decode` of rows that are `offsets` tokens beyond their slots: a slot's
+        newest token is followed by its drafts, a row each. slots, offsets, token_ids [N] int64;
+        offset 0 means the slot's newest token, whatever token_ids has. Each position has a
+        block."""
 
     def accept_drafts(
         self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
     ) -> torch.Tensor:
-        """Return how many of the tokens drawn behind a slot's newest token and its drafts the row
-        gets: counts [R] int64, one, and one more for every draft that is the token drawn in its
-        place, up to the first that is not. Writes them behind the slots' tokens, the last becomes
-        last_token, and num_computed grows by the count. With `ring` all draws, the counts and how
-        many drafts each row had are the answer to the entry received last. Padding rows change no
-        real slot, and any counts are said of them."""
+        """Return the number of tokens that each row gets of those drawn after its slot's newest
+        token and its drafts: counts [R] int64, one, and one more for every draft that equals the
+        token drawn in its place, up to the first that differs. Append these tokens to the slots'
+        tokens; the last becomes last_token, and num_computed grows by the count. With `ring`,
+        answer the entry received last with all draws, the counts, and the number of drafts of each
+        row. Padding rows change no real slot, and have arbitrary counts."""
 
 
 def draft_ops_of(module: ModuleType) -> dict[str, Any]:

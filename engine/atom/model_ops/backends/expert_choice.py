@@ -16,7 +16,7 @@ _LEAST_SUM = 1e-20  # of sigmoids that are all 0
 def router(
     linear: Callable[[torch.Tensor, LinearWeight], torch.Tensor],
 ) -> Callable[[torch.Tensor, RouterWeight, Routing], Routed]:
-    """Build `Ops.route` over a backend's product, which is used where it gives float32."""
+    """Build `Ops.route` over a backend's product, which is used if it gives float32."""
 
     def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         if x.dtype is torch.float32:
@@ -27,7 +27,7 @@ def router(
 
 
 def wide_logits(x: torch.Tensor, w: RouterWeight) -> torch.Tensor:
-    """Compute the router's logits [T, E] float32, whatever the model's dtype."""
+    """Compute the router's logits [T, E] in float32, for any dtype of the model."""
     logits = x.float() @ w.matrix.data.float().t()
     return logits if w.matrix.bias is None else logits + w.matrix.bias.float()
 

@@ -1,7 +1,7 @@
 """Experts one after the other, each with the tokens that chose it: for the CPU's backends.
 
-Tokens are brought into the order of their experts, so that each expert's rows are neighbours in
-what is read and written; a single token's rows are so already.
+Tokens are sorted by expert, so each expert's rows are contiguous in inputs and outputs; a single
+token's rows need no sorting.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def grouped_experts(
 def _runs(
     ids: torch.Tensor, order: torch.Tensor | None, count: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Each expert with its rows, first to end; those of -1 are left out."""
+    """Yield each expert with its rows, first to end; skip rows of -1."""
     if order is None:
         for row, expert in enumerate(ids[0].tolist()):
             if expert >= 0:

@@ -1,10 +1,10 @@
 """The contract of every operation that a backend may provide.
 
 Shapes: T tokens of a step, R its rows, H hidden size, V vocabulary; Hq, Hkv heads, D head size; N
-blocks of S tokens. Activations have the model's dtype and are contiguous unless said otherwise.
-No operation keeps references to its arguments, and none but a stream's may be overwritten unless
-said. An implementation may be captured into a graph if its backend says so of it; it must not then
-read device values on the host.
+blocks of S tokens. Activations have the model's dtype and are contiguous unless stated otherwise.
+No operation keeps references to its arguments, and only a stream's tensors may be overwritten
+unless stated otherwise. An implementation may be captured into a graph if its backend declares it
+capturable; it must not then read device values on the host.
 
 op_names.py lists the operations; `torch_ref` provides all of them and is the oracle of the others.
 """
@@ -142,18 +142,18 @@ class Ops(DraftOps, LoraOps, Protocol):
         with residual' alone). May overwrite the stream's tensors: it must not be used again."""
 
     def act_and_mul(self, x: torch.Tensor, activation: Gating) -> torch.Tensor:
-        """Compute x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]; ClampedSwiGLU as it
-        says."""
+        """Compute x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]; ClampedSwiGLU as its
+        docstring defines."""
 
     def route(self, x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         """Choose and weigh the experts of each token of x [T, H], scores in float32. Of equal
         scores any is chosen."""
 
     def experts(self, x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
-        """The weighted sum of what each token's experts make of it, in float32 until it is
+        """Compute the weighted sum of the results of each token's experts, in float32 until it is
         complete: x [T, H] → [T, H]. Experts that `routed` leaves to other ranks add nothing. May
-        round what is multiplied as `linear` does, and to e4m3 beside MXFP4 with a clamped
-        activation, whose numbers have a bound."""
+        round the inputs as `linear` does, and to e4m3 for MXFP4 with a clamped activation, whose
+        numbers are bounded."""
 
     def qk_norm_rope_store(
         self,
@@ -164,9 +164,9 @@ class Ops(DraftOps, LoraOps, Protocol):
         slot_mapping: torch.Tensor,
     ) -> torch.Tensor:
         """Split qkv [T, (Hq + 2·Hkv)·D], norm q and k per head (if there are norms), rotate them,
-        write k and v to their cache slots [T] int64, block · S + offset; returns q [T, Hq, D]. May
-        overwrite qkv. Where it is captured it takes slots below 0 as padding: nothing is written
-        for them."""
+        write k and v to their cache slots [T] int64, block · S + offset; return q [T, Hq, D]. May
+        overwrite qkv. In a captured step, slots below 0 are padding: nothing is written for
+        them."""
 
     def paged_attention(
         self,
@@ -175,10 +175,10 @@ class Ops(DraftOps, LoraOps, Protocol):
         cache: LayerCache,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Causal attention of q [T, Hq, D] over each row's cached tokens, as many of the newest as
+        """Attend causally with q [T, Hq, D] to each row's cached tokens, as many of the newest as
         the shape's window reaches → [T, Hq·D]. Blocks that no query of the row reaches are not
-        read. Where it is captured a decode row of context 0 (padding) yields zeros, and so do
-        tokens of no row where the step has padding."""
+        read. In a captured step, a decode row of context 0 (padding) yields zeros, and so do tokens
+        of no row if the step has padding."""
 
     def mla_rope_store(
         self,
@@ -189,10 +189,10 @@ class Ops(DraftOps, LoraOps, Protocol):
         slot_mapping: torch.Tensor,
     ) -> LatentTokens:
         """Norm the tokens' latents, rotate their keys and the last rope_dim elements of each query,
-        and write the entries to their cache slots [T] int64, block · S + offset; returns all of it,
+        and write the entries to their cache slots [T] int64, block · S + offset; return all tokens,
         entries of an fp8 cache as the cache holds them, so that a prompt attends to the same
-        numbers whether these are looked up or not. May overwrite the tokens. Where it is captured
-        it takes slots below 0 as padding."""
+        numbers with or without a look-up. May overwrite the tokens. In a captured step, slots below
+        0 are padding."""
 
     def mla_attention(
         self,
@@ -215,13 +215,13 @@ class Ops(DraftOps, LoraOps, Protocol):
         cache: CompressedCache,
         steps: tuple[AttentionMetaData, AttentionMetaData],
     ) -> torch.Tensor:
-        """Rotate the tokens' queries and keys, write what is kept of them to their slots, sum up
-        the entries that they complete, and attend: each query to its row's window and to the
-        entries that are complete up to itself, with an indexer to the top_k of these of the highest
-        Σ_h weights[t, h] · relu(asking[t, h] · key[s]), of equal ones the first. Of what every head
-        found the rotation of its own position is taken back → [T, Hq·D]. steps: where tokens lie in
-        the window, and where in the blocks of entries, which hold the entries that a token of
-        theirs completes, entry w at position rate · w."""
+        """Rotate the tokens' queries and keys, write the cached elements to their slots, sum up the
+        entries that the tokens complete, and attend: each query to its row's window and to the
+        entries that are complete up to itself; with an indexer, to the top_k of these with the
+        highest Σ_h weights[t, h] · relu(asking[t, h] · key[s]), of equal ones the first. The heads'
+        results are rotated back by their own position → [T, Hq·D]. steps: the metadata of the
+        window, and of the blocks of entries, which hold the entries that their tokens complete,
+        entry w at position rate · w."""
 
     def select_tokens(
         self,
@@ -233,10 +233,10 @@ class Ops(DraftOps, LoraOps, Protocol):
     ) -> torch.Tensor | None:
         """Rotate the tokens' queries and keys, write keys to the step's cache slots, and score, for
         each token t, its row's tokens s up to itself: scale · Σ_h weights[t, h] · relu(q[t, h] ·
-        key[s]), both zeros being one. Cache slots [T, top_k] int64 of the highest, of equal ones
-        those of the lowest positions, block · S + offset, in any order, -1 behind them where there
-        are fewer; None where no row has more than top_k, and so all are selected. May overwrite the
-        tokens. Where it is captured it takes slots below 0 as padding."""
+        key[s]), both zeros being equal. Return the cache slots [T, top_k] int64 of the highest
+        scores, of equal ones those of the lowest positions, block · S + offset, in any order,
+        padded with -1; None if no row has more than top_k tokens, and so all are selected. May
+        overwrite the tokens. In a captured step, slots below 0 are padding."""
 
     def sparse_mla_attention(
         self,
@@ -246,8 +246,8 @@ class Ops(DraftOps, LoraOps, Protocol):
         cache: LatentCache,
         selected: torch.Tensor,
     ) -> torch.Tensor:
-        """Compute `mla_attention` of each token to its selected cache slots alone; zeros of one
-        that has none, where it is captured."""
+        """Compute `mla_attention` of each token to its selected cache slots alone; in a captured
+        step, a token without slots yields zeros."""
 
     def short_convolution(
         self,
@@ -256,12 +256,12 @@ class Ops(DraftOps, LoraOps, Protocol):
         tails: torch.Tensor,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Convolve each channel of x [T, C], which may be part of a wider tensor, with its taps
-        [C, W] of a token and of the W - 1 before it in its row, add the bias and apply silu, where
-        there is either → [T, C]. Those before a row's first token here are in its slot's tail,
-        tails [slots, C, W - 1] float32, the newest last, and zeros of a row that begins; the tails
-        then hold the row's newest of those that num_kept counts. The last slot, and slots below 0,
-        are padding."""
+        """Convolve each channel of x [T, C], which may be part of a wider tensor, with its taps [C,
+        W] over a token and the W - 1 tokens before it in its row, then add the bias and apply silu,
+        if there are any → [T, C]. The tokens before a row's first token here are in its slot's
+        tail, tails [slots, C, W - 1] float32, the newest last; they are zeros for a row that
+        begins. The tails then hold the row's newest tokens of those that num_kept counts. The last
+        slot, and slots below 0, are padding."""
 
     def gated_delta_rule(
         self,
@@ -271,12 +271,13 @@ class Ops(DraftOps, LoraOps, Protocol):
         states: torch.Tensor,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Go through each row's tokens with each value head's matrix S of its slot, states [slots,
-        Hv, Dk, Dv] float32, zeros of a row that begins: S forgets, S ← S · exp(g), learns what it
-        does not know of the key, S ← S + k ⊗ β (v - kᵀ S), and answers the query, qᵀ S → [T, Hv,
-        Dv]. q and k of unit length, q over √Dk; β = sigmoid(b), g = -exp(a_log) · softplus(a +
-        dt_bias), of a head or, with channel_gates, of each row of S; all in float32. The states are
-        left behind the last token that num_kept counts. Slots are as in `short_convolution`."""
+        """Update each value head's matrix S with each row's tokens. S is in the row's slot, states
+        [slots, Hv, Dk, Dv] float32, zeros for a row that begins. S decays, S ← S · exp(g), learns
+        the error of its value for the key, S ← S + k ⊗ β (v - kᵀ S), and answers the query, qᵀ S →
+        [T, Hv, Dv]. q and k have unit length, q over √Dk; β = sigmoid(b), g = -exp(a_log) ·
+        softplus(a + dt_bias), of a head or, with channel_gates, of each row of S; all in float32.
+        The states are stored after the last token that num_kept counts. Slots are as in
+        `short_convolution`."""
 
     def state_space_dual(
         self,
@@ -286,10 +287,10 @@ class Ops(DraftOps, LoraOps, Protocol):
         states: torch.Tensor,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Go through each row's tokens with each value head's matrix S of its slot, states [slots,
-        Hv, Dk, Dv] float32, zeros of a row that begins: S forgets and learns, S ← S · exp(-exp(
-        a_log) · d) + k ⊗ d · v, and answers the query, qᵀ S + skip · v → [T, Hv, Dv]; d =
-        softplus(steps + dt_bias), all in float32. The states are left behind the last token that
+        """Update each value head's matrix S with each row's tokens. S is in the row's slot, states
+        [slots, Hv, Dk, Dv] float32, zeros for a row that begins. S decays and learns, S ← S ·
+        exp(-exp(a_log) · d) + k ⊗ d · v, and answers the query, qᵀ S + skip · v → [T, Hv, Dv]; d =
+        softplus(steps + dt_bias), all in float32. The states are stored after the last token that
         num_kept counts. Slots are as in `short_convolution`."""
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -300,8 +301,8 @@ class Ops(DraftOps, LoraOps, Protocol):
         """Compute `linear`, then `act_and_mul`: x [T, in], w [2·I, in] → [T, I]."""
 
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-        """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
-        adds, whole or in parts. May overwrite the stream's tensors."""
+        """Add `linear(x, w)` to a settled stream: now, or as the pending addend of the same
+        backend's next norm, whole or in parts. May overwrite the stream's tensors."""
 
     def norm_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight
@@ -370,8 +371,8 @@ class Ops(DraftOps, LoraOps, Protocol):
         may give become -inf, those less likely than the k-th, then those less likely than the last
         of the smallest set whose probability reaches top-p, then those less likely than min-p times
         the most likely one. Tokens as likely as the last one kept are kept. May overwrite logits. A
-        capturable backend decides by the tensors alone: what the host knows of them (candidates,
-        any_top_p, any_min_p) may then be more than there is."""
+        capturable backend decides by the tensors alone: the host's values (candidates, any_top_p,
+        any_min_p) may then be upper bounds."""
 
     def apply_token_mask(
         self, logits: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor
@@ -387,9 +388,9 @@ class Ops(DraftOps, LoraOps, Protocol):
         state: SlotTensors,
         wanted: torch.Tensor | None = None,
     ) -> None:
-        """Take the next entry: its slots go to slots [S] int64, its appended blocks into the
-        state's tables, and the turn goes on. Negative slots and the padding slot are padding. With
-        `wanted` [S] int64, of how many drafts each row carries, too."""
+        """Receive the next entry: copy its slots to slots [S] int64 and its appended blocks into
+        the state's tables, and advance the turn. Negative slots and the padding slot are padding.
+        With `wanted` [S] int64, also copy the number of drafts of each row."""
 
     def prepare_decode(
         self, slots: torch.Tensor, state: SlotTensors, block_size: int
@@ -474,10 +475,10 @@ def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WarmupCompile:
-    """A backend's way to compile its kernels ahead. steps: a device, what tells a start from
-    others, and a number of cores → a context in which steps have kernels compiled and start none;
-    it gives what waits until they are ready. is_done: whether a start like it has done so, and its
-    kernels are kept."""
+    """A backend's way to compile its kernels ahead. steps: a device, a key of the start's
+    configuration, and a number of cores → a context in which steps have kernels compiled and run
+    none; it gives a function that waits until they are ready. is_done: whether an equal start has
+    done so, and its kernels are cached."""
 
     steps: Callable[[torch.device, str, int], AbstractContextManager[Callable[[], None]]]
     is_done: Callable[[torch.device, str], bool]
@@ -487,14 +488,15 @@ class WarmupCompile:
 class Backend:
     """A named set of implementations.
 
-    operations: op name → callable with the signature that `Ops` gives it; capturable: those that
-    may be captured into a graph; prompts: those of attention that may be where a step has prompts,
-    whose lengths only the device knows then; unusable: why the backend cannot be used here at all
-    (empty when it can); reasons_against: why it cannot compute an operation of a case, empty when
-    it can; expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
-    arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
-    join: a group of ranks, its device, bytes of a token between layers → the same ranks by kernels
-    of its own; warmup_compile: how steps have its kernels compiled before one is launched.
+    operations: op name → callable with the signature in `Ops`; capturable: those that may be
+    captured into a graph; prompts: attention operations that may be captured in a step with
+    prompts, whose lengths only the device knows then; unusable: the reasons why the backend cannot
+    be used here at all (empty if it can); reasons_against: the reasons why it cannot compute an
+    operation of a case, empty if it can; expands: its `prepare_linear` makes quantised matrices
+    plain ones of the model's dtype; arranges: only its own operations read matrices that it
+    prepared, or blocks that it filled; join: a group of ranks, its device, bytes of a token between
+    layers → the same ranks with its own kernels; warmup_compile: compiles its kernels before a step
+    launches one.
     """
 
     name: str

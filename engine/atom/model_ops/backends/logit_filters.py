@@ -1,7 +1,7 @@
-"""Top-k, top-p and min-p: which tokens of a row may be drawn at all. Shared by the backends.
+"""Top-k, top-p and min-p: the tokens of a row that may be drawn. Shared by the backends.
 
-Each limit is a least logit, so that what is kept does not depend on the order of equal tokens.
-Nothing here makes the host wait for the device.
+Each limit is a least logit, so the kept tokens do not depend on the order of equal ones. The host
+never waits for the device.
 """
 
 from __future__ import annotations

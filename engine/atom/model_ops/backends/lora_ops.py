@@ -22,13 +22,13 @@ class LoraOps(Protocol):
         w: LoraWeight,
         tokens: LoraTokens,
     ) -> torch.Tensor:
-        """Add to y [T, out], which `product` computes of x [T, in], what each token's adapter makes
-        of x: part by part b · (a · x), whose sum is rounded once. y of tokens without one stays as
-        it is. May shrink x beside the product, and overwrite y."""
+        """Add to y [T, out], which `product` computes from x [T, in], the contribution of each
+        token's adapter: part by part b · (a · x), whose sum is rounded once. y of tokens without an
+        adapter does not change. May shrink x concurrently with the product, and overwrite y."""
 
     def expert_products(self, x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.Tensor:
         """Multiply each x [P, in] with the matrix of a stack that its id [P] int32 names → [P,
-        out], biases added. Where it names none, what stands there is finite and of no meaning. May
+        out], biases added. The result for an id outside the stack is finite and arbitrary. May
         round x as `linear` does."""
 
     def linear_lora(self, x: torch.Tensor, w: LinearWeight, tokens: LoraTokens) -> torch.Tensor:
@@ -42,5 +42,5 @@ class LoraOps(Protocol):
         tokens: LoraTokens,
         activation: Gating | None,
     ) -> tuple[torch.Tensor, Stream]:
-        """Compute `norm`, `linear_lora`, and `act_and_mul` where an activation is given: ([T, out]
+        """Compute `norm`, `linear_lora`, and, if an activation is given, `act_and_mul`: ([T, out]
         or [T, out / 2], the settled stream)."""

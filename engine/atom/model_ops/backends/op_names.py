@@ -1,6 +1,6 @@
-"""Names of the operations: which there are, which are made of others, and which go together.
+"""Names of the operations: all of them, those composed of others, and those that belong together.
 
-Contracts of each are in interface.py.
+interface.py has the contract of each.
 """
 
 from __future__ import annotations

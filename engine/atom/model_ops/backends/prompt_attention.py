@@ -1,8 +1,8 @@
 """Attention of one prompt's chunk over gathered tokens, by torch: for the CPU's backends.
 
-A long prompt's scores are a product of matrices, which torch's attention computes best; it is given
-a few hundred queries at a time, which bounds the mask and skips what lies after them or has left
-their window.
+A long prompt's scores are a product of matrices, which torch's attention computes best. It gets a
+few hundred queries at a time, which bounds the mask and skips tokens after them or outside their
+window.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def attend_prompt(
 def with_sinks(
     k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, sinks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sinks as one more token of nothing, whose score is what the mask adds: k, v [.., L, D], mask
-    [.., n, L], sinks [.., 1, 1] that the mask is widened to."""
+    """Append a zero token for the sinks, whose score comes from the mask: k, v [.., L, D], mask
+    [.., n, L], sinks [.., 1, 1], to which the mask is widened."""
     shape = torch.broadcast_shapes(mask.shape[:-1], sinks.shape[:-1])
     column = sinks.to(mask.dtype).expand(*shape, 1)
     mask = torch.cat((mask.expand(*shape, mask.shape[-1]), column), dim=-1)

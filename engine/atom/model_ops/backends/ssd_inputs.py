@@ -16,8 +16,8 @@ from atom.sizing.states import SsdShape
 
 @dataclass(frozen=True, slots=True)
 class SsdInputs:
-    """Tokens in float32, by value head: q, k [T, Hv, Dk]; learnt, of a value as much as is taken,
-    and passed, what goes past the state, [T, Hv, Dv]; log_decay [T, Hv]."""
+    """Tokens in float32, by value head: q, k [T, Hv, Dk]; learnt, the share of a value that is
+    taken in, and passed, the share that bypasses the state, [T, Hv, Dv]; log_decay [T, Hv]."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -37,7 +37,7 @@ class SsdInputs:
 
 
 def ssd_inputs(tokens: SsdTokens, shape: SsdShape, weight: SsdWeight) -> SsdInputs:
-    """Make of the tokens' steps how much each head takes and forgets."""
+    """Compute each head's learning rates and decays from the tokens' steps."""
     keys = shape.key_heads * shape.key_dim
     q, k, v = tokens.qkv.float().split([keys, keys, shape.conv_channels - 2 * keys], dim=1)
     q, k = (

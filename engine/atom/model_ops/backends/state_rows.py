@@ -22,8 +22,8 @@ def states_before(states: torch.Tensor, step: AttentionMetaData, rows: slice) ->
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """A row of a step: slot; which of the step's tokens are its own: of kept the state behind it is
-    left in the slot, and rest are behind them."""
+    """A row of a step: its slot, and slices of the step's tokens: kept, after which the state is
+    stored in the slot, and rest, the tokens after them."""
 
     index: int
     slot: int
@@ -37,8 +37,8 @@ class StateRow:
 
 
 def state_rows(step: AttentionMetaData, first: int = 0) -> Iterator[StateRow]:
-    """Yield the step's rows from `first` on that have tokens; the host waits for what the device
-    knows of them."""
+    """Yield the step's rows from `first` on that have tokens; the host waits for the device's
+    values."""
     assert step.slots is not None, "layers keep states"
     starts, slots = step.query_starts.tolist(), step.slots.tolist()
     kept = None if step.num_kept is None else step.num_kept.tolist()

@@ -1,13 +1,13 @@
-"""AITER, AMD's library of kernels, behind the contract of our operations.
+"""AITER, AMD's library of kernels, adapted to the contract of our operations.
 
-One file per family of operations; each calls AITER by keyword, with the layouts and dtypes that its
-documentation asks for. It was never run on an AMD device: what stands here is proven against a
-double of AITER's contracts (tests/support/fake_aiter), for three of its generations. `auto` takes
-these operations first on ROCm; what AITER lacks for a model is another backend's, with its reason
-in the log.
+There is one file per family of operations; each calls AITER by keyword, with the layouts and dtypes
+of its documentation. It has never run on an AMD device: tests run it against a double of AITER's
+contracts (tests/support/fake_aiter), for three of its generations. `auto` prefers these operations
+on ROCm; another backend computes the operations that AITER lacks for a model, with the reason in
+the log.
 
-Not here, on purpose: sampling. AITER draws by one exponential per token, and a draw here is a race
-of two hashes (backends/noise.py), which a seed gives again on every device.
+Sampling is excluded on purpose. AITER draws by one exponential per token. Here a draw is a race of
+two hashes (backends/noise.py), which a seed reproduces on every device.
 """
 
 from __future__ import annotations

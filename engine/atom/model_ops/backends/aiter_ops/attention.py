@@ -1,8 +1,8 @@
 """Attention of a step: decodes by AITER's paged kernels, prompts by its ragged one.
 
-Decodes read the cache where it lies: the assembly kernel for heads of 128 that see everything, the
-Gluon one for sinks, other scales and heads of 64. Prompts attend to keys that lie one behind the
-other: their own where none of them has a history, else what the cache holds, gathered.
+Decodes read the cache in place: the assembly kernel for heads of 128 without a window, the Gluon
+kernel for sinks, other scales and heads of 64. Prompts attend to contiguous keys: their own if none
+of them has a history, else those gathered from the cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Card: what an AMD GPU's architecture decides for AITER."""
+"""Card: the facts of an AMD GPU's architecture that matter to AITER."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Experts by AITER's fused MoE, which sorts tokens and chooses one stage or two by its own tables.
 
-Both stacks lie in tiles, plain ones as well, and say so by an attribute of the tensor, which is how
-AITER tells them from others. Those of MXFP4 are arranged in another way (fp4_experts.py).
+Both stacks are stored in tiles, plain ones as well, and an attribute of the tensor marks them for
+AITER. Stacks of MXFP4 have another arrangement (fp4_experts.py).
 """
 
 from __future__ import annotations

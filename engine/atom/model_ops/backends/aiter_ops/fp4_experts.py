@@ -1,8 +1,8 @@
 """Experts of MXFP4 by AITER's fused MoE, which pads their sizes to whole tiles.
 
-Two kinds, by what is multiplied with them. gpt-oss' have a clamped activation and biases, and take
-activations as they are, of many tokens rounded to e4m3; their w1 and w3 alternate by tile.
-Others are for checkpoints whose inputs are MXFP4 too.
+There are two kinds, by their activations. gpt-oss' experts have a clamped activation and biases.
+Their inputs keep the model's dtype, and are rounded to e4m3 for many tokens; their w1 and w3
+alternate by tile. The others are for checkpoints whose inputs are MXFP4 too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLAMPED = ClampedSwiGLU(alpha=1.702, limit=7.0)
 
 
 def prepare(library: Library, w: LinearWeight) -> LinearWeight:
-    """Prepare a stack `w` as it was loaded; it says by its `gating` whether it is gate and up."""
+    """Prepare a loaded stack `w`; its `gating` tells whether it is gate and up."""
     padded = _padded(w)
     # Of what is not gate and up both orders are one.
     prepared = _by_lanes if w.gating == CLAMPED else in_tiles

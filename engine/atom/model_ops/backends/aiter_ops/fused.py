@@ -1,7 +1,7 @@
-"""A norm with the product behind it: one kernel norms and quantises for a matrix of fp8 by output.
+"""A norm and the product after it: one kernel norms and quantises for a matrix of fp8 with a scale
+per output.
 
-What is no such matrix is normed and multiplied in turn; what follows from a gated product is its
-activation.
+Any other matrix is normed and multiplied in turn; the activation follows a gated product.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""AITER as it is installed: its functions by name, and which of them this release has.
+"""The installed AITER: its functions by name, and which of them this release has.
 
-The one place that imports `aiter`, and only when the backend is chosen. AITER's signatures change
-between releases without notice, so nothing is called by position, a keyword that is younger than a
-function is passed only where `takes` says so, and what is missing is a reason against an operation
-instead of an error in a step.
+Only this module imports `aiter`, and only when the backend is chosen. AITER's signatures change
+between releases without notice. So no argument is passed by position, a keyword that is newer than
+its function is passed only if `takes` allows it, and a missing function is a reason against an
+operation instead of an error in a step.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Library:
 
 
 class LibraryError(Exception):
-    """AITER cannot be used here at all; the message says why, and the remedy."""
+    """AITER cannot be used here at all; the message gives the reason and the remedy."""
 
 
 def load_library() -> Library:

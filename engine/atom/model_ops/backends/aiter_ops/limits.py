@@ -1,6 +1,7 @@
-"""What AITER cannot compute of a case: by dtype, card, head, group, page and alignment.
+"""The parts of a case that AITER cannot compute: by dtype, card, head, group, page and alignment.
 
-Pure: reads the case and the card. What a release lacks is said by the library (library.py).
+Pure: reads the case and the card. The library reports the functions that a release lacks
+(library.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Products: plain matrices by AITER's tuned GEMM, quantised ones by the GEMM of their format.
 
-A tuned GEMM looks a shape up in AITER's tables (AITER_CONFIG_GEMM_*), and takes a default kernel
-for what is not there. Matrices of 8 bits are prepared once: to the e4m3 of the card, and shuffled
-into tiles of 16 rows where both sizes allow it; those of MXFP4 that are for inputs of MXFP4 as well
-(fp4.py), while others of MXFP4 are multiplied with inputs as they are.
+A tuned GEMM looks a shape up in AITER's tables (AITER_CONFIG_GEMM_*), and uses a default kernel for
+missing shapes. Matrices of 8 bits are prepared once: converted to the card's e4m3, and shuffled
+into tiles of 16 rows if both sizes allow it. So are matrices of MXFP4 for inputs of MXFP4 (fp4.py);
+other matrices of MXFP4 are multiplied with unquantised inputs.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def has_whole_blocks(w: LinearWeight) -> bool:
 
 
 def is_shuffled(w: LinearWeight) -> bool:
-    """Return whether a prepared matrix is in tiles; those of int8 are multiplied as they are."""
+    """Return whether a prepared matrix is in tiles; matrices of int8 are multiplied untiled."""
     if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
         return False
     return w.outputs % TILE_ROWS == 0 and w.inputs % TILE_COLUMNS == 0

@@ -119,8 +119,8 @@ class MLAAttention:
         cache: LatentCache,
         where: tuple[LatentRows, torch.Tensor],
     ) -> torch.Tensor:
-        """Attend with queries that absorbed the up-projection; `where`: the rows of q, and which
-        attend to nothing."""
+        """Attend with queries that absorbed the up-projection; `where`: the rows of q, and the rows
+        that attend to no token."""
         rows, nothing = where
         own = up.data.view(shape.num_heads, -1, shape.kv_rank)
         keys, values = own.split([shape.nope_dim, shape.value_dim], dim=1)

@@ -29,9 +29,9 @@ _BUFFERS = (  # in the order of get_mla_metadata_info_v1, which is not that of i
 
 @dataclass(frozen=True, slots=True)
 class LatentRows:
-    """The cache pages of rows. queries, pages [rows + 1], last [rows] int32: where each row's
-    begin, and how full its last page is; indices int32: the rows' pages one behind the other; work:
-    the kernel's division."""
+    """The cache pages of rows. queries, pages [rows + 1], last [rows] int32: the first query and
+    page of each row, and the fill of its last page; indices int32: the rows' pages one after the
+    other; work: the kernel's division."""
 
     queries: torch.Tensor
     pages: torch.Tensor
@@ -76,7 +76,8 @@ def _planned(library: Library, asked: LatentDecode, step: AttentionMetaData) -> 
 
 
 def selected_rows(library: Library, asked: LatentDecode, selected: torch.Tensor) -> LatentRows:
-    """Each token as a row of its own, whose pages are its selected slots [T, k] (none below 0)."""
+    """Return each token as a separate row, whose pages are its selected slots [T, k] (below 0:
+    none)."""
     rows, most = selected.shape
     found = selected >= 0
     pages = torch.zeros(rows + 1, dtype=torch.int32, device=selected.device)

@@ -1,9 +1,9 @@
-"""Ranks that add up by AITER's kernel over the memory of their peers, with the norm behind the sum.
+"""Ranks that sum with AITER's kernel over their peers' memory, followed by the norm.
 
-What that kernel does not do (other sizes of groups, dtypes and sums) is the group's own, and so is
-everything but sums. A graph may be captured as it is: outside of AITER's own context for captures
-inputs are copied to memory that peers have opened already, so that no memory of a graph has to be
-shared, and a graph that is let go leaves no address behind.
+The underlying group computes the sums that this kernel does not support (other group sizes, dtypes
+and forms), and all other collectives. A graph can be captured unchanged: outside of AITER's own
+context for captures, inputs are copied to memory that peers have opened already. So no graph's
+memory must be shared, and a released graph leaves no stale address.
 """
 
 from __future__ import annotations
@@ -110,6 +110,6 @@ class _AiterGroup:
 
 
 def _fits(x: torch.Tensor) -> bool:
-    """Every rank must say the same, and so by shape and dtype alone."""
+    """Return whether the kernel takes x. Every rank must agree, so only shape and dtype decide."""
     whole = x.is_contiguous() and x.nbytes > 0 and x.nbytes % 16 == 0
     return whole and x.dtype in _DTYPES and x.nbytes < _ROOM_BYTES

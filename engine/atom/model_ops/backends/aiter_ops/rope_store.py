@@ -50,7 +50,7 @@ class RopeStore:
         cache: LayerCache,
         slot_mapping: torch.Tensor,
     ) -> Heads:
-        """Compute `qk_norm_rope_store`, with the keys and values beside the queries."""
+        """Compute `qk_norm_rope_store`; return the keys and values as well as the queries."""
         blocks = tiled(cache)
         if rotary.q_norm is not None and rotary.k_norm is not None:
             return self._normed(qkv, shape, rotary, blocks, slot_mapping)

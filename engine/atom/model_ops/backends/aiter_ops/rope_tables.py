@@ -1,6 +1,6 @@
-"""RopeTables: cosines and sines in the dtype that AITER's kernels read, made once of each table.
+"""RopeTables: cosines and sines in the dtype that AITER's kernels read, made once for each table.
 
-A kernel reads them together or apart; what no kernel asks for is not made.
+A kernel reads them together or separately; each form is made only on demand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ NEOX = 0  # AITER's rotate_style of pairs (i, i + D / 2)
 
 
 class RopeTables:
-    """Held as long as what they were made of."""
+    """Converted tables, each kept as long as its source."""
 
     def __init__(self) -> None:
         self._joined = WeakIdKeyDictionary()

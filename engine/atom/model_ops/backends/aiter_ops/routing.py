@@ -1,7 +1,7 @@
-"""Choosing experts: the router's product in float32, then AITER's top-k of its kind of scores.
+"""Routing: the router's product in float32, then AITER's top-k for the kind of scores.
 
-The product is torch's: AITER's tuned one has kernels that round to 16 bits first, whatever they
-are asked for.
+The product is torch's: AITER's tuned one has kernels that round to 16 bits first, whatever dtype is
+requested.
 """
 
 from __future__ import annotations

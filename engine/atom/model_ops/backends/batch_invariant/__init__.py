@@ -1,8 +1,8 @@
-"""The backend of reproducible answers: each row's numbers are the same whatever else is in a step.
+"""The backend of reproducible answers: a row's numbers do not depend on the rest of a step.
 
-No product, sum or softmax takes an order from how many rows, tokens or ranks there are, or from
-where a prompt was cut; nothing is added by atomics. What has no such implementation is not provided
-and is refused at start, for the vendor's libraries choose by size. Operations on one element, or on
+The order of a product, sum or softmax depends neither on the number of rows, tokens or ranks, nor
+on the cuts of a prompt; no sum uses atomics. An operation without such an implementation is refused
+at start, since the vendor's libraries choose their order by size. Operations on one element, or on
 one row by one warp count, are the Triton backend's.
 """
 

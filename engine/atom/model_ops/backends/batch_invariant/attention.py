@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Causal attention over the paged cache, the same bits for a query wherever it is computed.
+"""Causal attention over the paged cache, with the same bits for a query in any step.
 
-Queries of a row are tiled by their positions, not by where a chunk begins, and what a query
-attends to is divided into splits by its position: a query is computed alike as a decode, in a
-prompt of any chunks, behind a cached prefix, or among drafts. A split is folded front to back, and
-splits are folded into each other in order: by one program, or, where a step has too few to fill a
-card, by one program a split and a kernel that folds what they left.
+Queries of a row are tiled by their positions, not from the beginning of a chunk. A query's context
+is divided into splits by the query's position. So a query is computed alike as a decode, in a
+prompt of any chunks, after a cached prefix, or among drafts. A split is folded front to back, and
+splits are folded into each other in order: by one program, or, if a step has too few programs to
+fill a card, by one program per split and a kernel that folds their results.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def split_tokens(position):
 
 
 def most_splits(context: int) -> int:
-    """Bound the splits of what a query of so many tokens attends to."""
+    """Return the most splits of the context of a query with so many tokens."""
     return max(32, triton.cdiv(context, 16384))
 
 
@@ -291,7 +291,8 @@ def _attend_decodes(q: torch.Tensor, layer: LayerStep, out: torch.Tensor) -> Non
 
 
 def shared_programs(programs: int, device: torch.device) -> int:
-    """Count the programs that share a decode's splits, where there are so many without."""
+    """Return how many programs share a decode's splits, if a step has `programs` without
+    sharing."""
     wanted = _ENOUGH * compute_units(device) // programs
     return min(_MOST_SHARING, next_power_of_2(max(1, wanted)))
 

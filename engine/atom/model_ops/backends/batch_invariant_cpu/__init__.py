@@ -1,9 +1,9 @@
-"""The CPU's backend of reproducible answers: the compiled kernels that compute a row by itself.
+"""The CPU's backend of reproducible answers: compiled kernels that compute each row independently.
 
-Products, attention, norms and activations are native_cpu's, which add up each row front to back
-whatever else is in a step; torch's library, which is faster for many rows, chooses its order by
-their number and is never asked. What is one element's own, or integers, is torch's as elsewhere.
-Made of other backends' parts, and so known to none of them.
+Products, attention, norms and activations are native_cpu's, which sum each row front to back,
+independently of the rest of a step. torch's library is faster for many rows, but chooses its order
+by their number, so it is never used for them. Operations on single elements or integers are
+torch's. The backend is built from parts of other backends, which do not know it.
 """
 
 from __future__ import annotations

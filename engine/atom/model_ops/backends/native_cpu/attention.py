@@ -56,7 +56,7 @@ def qk_norm_rope_store(
 def attend_query_by_query(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    """Compute `paged_attention` by the kernel alone, however long prompts are: what a query finds
+    """Compute `paged_attention` with the kernel alone, for prompts of any length: a query's result
     depends on its context and on no other query."""
     out = _empty_result(q, shape, cache)
     _attend(q, shape, cache, _Rows(step, 0, step.context_lens.shape[0]), out)

@@ -1,7 +1,7 @@
 """Norms, activation and products on the CPU's kernels.
 
-Products of more rows than `_MOST_ROWS` are torch's, whose library then is as fast (docs/results/
-cpu-log.md); so are those of matrices that another backend prepared.
+torch multiplies more rows than `_MOST_ROWS`, for which its library is as fast
+(docs/results/cpu-log.md), and matrices that another backend prepared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _MOST_ROWS = 256
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
-    """Plain, and inputs outermost: what a product of few rows reads next to each other."""
+    """Prepare a plain matrix with inputs outermost: a product of few rows then reads contiguous
+    memory."""
     w = expanded(w)
     return replace(w, data=w.data.mT.contiguous().mT)
 
@@ -33,8 +34,8 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 
 def product(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """Multiply any number of rows x [T, in] by the kernel, each summed front to back whatever the
-    others are; w float32, inputs outermost."""
+    """Multiply any number of rows x [T, in] with the kernel, each summed front to back
+    independently of the others; w float32, inputs outermost."""
     if x.shape[1] != w.inputs or not w.data.mT.is_contiguous() or w.data.dtype is not x.dtype:
         raise ValueError(f"rows {tuple(x.shape)} times {tuple(w.data.shape)} {w.data.dtype}")
     out = torch.empty(x.shape[0], w.outputs)
@@ -83,8 +84,8 @@ def norm_gated_linear(
 def _norm_linear(
     stream: Stream, norm: NormWeight, w: LinearWeight, gated: torch.Tensor | None
 ) -> torch.Tensor:
-    """The product; with `gated` also silu(first half) · second half of it, into that tensor. Adds
-    to the residual what is pending."""
+    """Norm and multiply, adding the pending addend to the residual. With `gated`, also compute
+    silu(first half) · second half of the product, into that tensor."""
     _check_norm(stream, norm)
     rows, inputs = stream.residual.shape
     normed, out = torch.empty(rows, inputs), torch.empty(rows, w.outputs)
@@ -97,7 +98,7 @@ def _norm_linear(
 
 
 def _normalize(stream: Stream, norm: NormWeight) -> torch.Tensor:
-    """Add to the residual what is pending, and norm it over the last dimension."""
+    """Add the pending addend to the residual, and norm it over the last dimension."""
     _check_norm(stream, norm)
     residual = stream.residual
     width = residual.shape[-1]

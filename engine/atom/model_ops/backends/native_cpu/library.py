@@ -1,9 +1,9 @@
 """The compiled kernels in this process, with the types of their arguments.
 
-`library()` compiles and loads them once; `why_not()` says why that is impossible here. The kernels
-trust pointers, lengths and strides, so their callers check these first: `floats` and
-`integers` do, and hand out the address. Values that are indices are checked by the kernels. A trace
-of torch's profiler shows them by their names.
+`library()` compiles and loads them once; `why_not()` gives the reason if that is impossible here.
+The kernels trust pointers, lengths and strides, so callers check these first: `floats` and
+`integers` do, and return the address. The kernels check values that are indices. A trace of torch's
+profiler shows the kernels by their names.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SIGNATURES = {
 
 @cache
 def library() -> SimpleNamespace:
-    """The kernels as functions. Raises `BuildError` where they cannot be compiled or loaded."""
+    """Return the kernels as functions. Raises `BuildError` if they cannot be compiled or loaded."""
     started = time.perf_counter()
     with built_library(KERNELS, find_toolchain()) as path:
         try:
@@ -88,7 +88,7 @@ def _traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def why_not() -> str | None:
-    """Say why the kernels cannot be used; None where they can."""
+    """Return the reason why the kernels cannot be used; None if they can."""
     try:
         library()
     except BuildError as error:

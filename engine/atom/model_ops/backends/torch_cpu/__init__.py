@@ -1,7 +1,8 @@
-"""The CPU's backend: PyTorch still, arranged for few calls, few copies and no padding.
+"""The CPU's backend: PyTorch as well, arranged for few calls, few copies and no padding.
 
-The reference states what an operation means; here the same is said so that a step of a small model
-is not spent in dispatch and temporaries. What it does not provide comes from the reference.
+The reference defines an operation's meaning; this backend computes the same with less dispatch and
+fewer temporaries, on which a small model would spend most of a step. The reference provides the
+operations that it lacks.
 """
 
 from __future__ import annotations

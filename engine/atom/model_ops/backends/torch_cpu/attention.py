@@ -1,9 +1,9 @@
 """Paged attention on the CPU: decode rows in few batched calls, prompts in bounded pieces.
 
-A row's tokens are gathered from the cache, as many of the newest as it sees; beyond its end its
-last token is gathered again, and masked as a score, so that K and V need no mask against what the
-cache holds there. Query heads that share a KV head are queries of that head: K and V are never
-repeated. Which tokens to gather is worked out once per step.
+A row's tokens are gathered from the cache, as many of the newest as it sees. Beyond its end its
+last token is gathered again, with a masked score, so K and V need no mask against stale cache data.
+Query heads that share a KV head are queries of that head: K and V are never repeated. The indices
+to gather are computed once per step.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def paged_attention(
 
 
 def length_groups(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Rows in groups that are each padded to their longest: a group is cut in two where that
-    spares more padding than a further call costs. lengths: descending; returns index ranges."""
+    """Group rows that are padded to the longest of their group: a group is split if that saves more
+    padding than a further call costs. lengths: descending; returns index ranges."""
     pending, groups = [np.arange(len(lengths))], []
     while pending:
         rows = pending.pop()

@@ -1,4 +1,4 @@
-"""Scores of a chunk's queries and keys, faded by what is forgotten between their tokens."""
+"""Scores of a chunk's queries and keys, multiplied by the decay between their tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 
 def decayed_scores(x: torch.Tensor, k: torch.Tensor, passed: torch.Tensor) -> torch.Tensor:
-    """Multiply x and k [Hv, n, Dk] of every two tokens, the later one's x, by what is left of the
-    earlier one's until then → [Hv, n, n], zeros before. passed [Hv, n, 1 or Dk]: logarithm of what
-    is left at a token of what was before the chunk, of a head or of each channel."""
+    """Multiply x and k [Hv, n, Dk] of every two tokens, x of the later one, by the decay between
+    them → [Hv, n, n], zeros before. passed [Hv, n, 1 or Dk]: logarithm of the decay from the
+    chunk's beginning to a token, of a head or of each channel."""
     count = passed.shape[1]
     later = torch.ones(count, count, dtype=torch.bool).triu(1)[:, :, None]
     by_two = passed[:, :, None] - passed[:, None]  # [Hv, n, n, 1 or Dk]

@@ -1,8 +1,8 @@
 """The gated delta rule on the CPU: all decodes at once, prompts in chunks.
 
 A chunk's tokens change the state one by one. That is one product of matrices, once a triangular
-system is solved for what each token learns (the WY form of arXiv 2406.06484, with the decay of
-2412.06464); between chunks the state goes on as between tokens.
+system is solved for the update of each token (the WY form of arXiv 2406.06484, with the decay of
+2412.06464); the state passes from chunk to chunk as from token to token.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _decode(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _chunk(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] behind them."""
+    """Return the answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] after
+    them."""
     q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.v))  # [Hv, n, D]
     beta = inputs.beta.t()[:, :, None]
     # [Hv, n, 1 or Dk]: how much is left of what was before.

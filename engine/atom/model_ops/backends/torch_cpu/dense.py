@@ -21,8 +21,8 @@ from atom.model_ops.values import (
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
-    """Plain, and inputs outermost: a product of few rows then needs no rearranged copy of the
-    matrix, which is a good part of what a decode step's products cost."""
+    """Prepare a plain matrix with inputs outermost: a product of few rows then needs no rearranged
+    copy of the matrix, which is a large part of the cost of a decode step's products."""
     w = expanded(w)
     return replace(w, data=w.data.mT.contiguous().mT)
 

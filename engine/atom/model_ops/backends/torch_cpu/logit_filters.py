@@ -1,7 +1,7 @@
-"""Top-p without sorting the vocabulary: the few likeliest tokens mostly hold the mass that counts.
+"""Top-p without sorting the vocabulary: the few likeliest tokens mostly hold the required mass.
 
-Looks at more of them for the rows where they do not. The host may look at the values here, since
-there is no device to wait for.
+More tokens are considered for the rows in which they do not. The host may read the values here,
+since there is no device to wait for.
 """
 
 from __future__ import annotations

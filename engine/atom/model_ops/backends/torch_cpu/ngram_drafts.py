@@ -1,6 +1,6 @@
-"""N-gram drafts on the CPU, where a row's tokens are bytes that can be searched.
+"""N-gram drafts on the CPU, where a row's tokens can be searched as bytes.
 
-Most rows of most texts have no match at all, which one search of the shortest tells.
+Most rows of most texts have no match at all, which one search for the shortest n-gram shows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def draft_ngrams(
 
 
 def _behind_match(said: NDArray[np.int32], lookup: Lookup) -> int:
-    """Return where the newest of the longest matches of the last tokens goes on; 0 without one."""
+    """Return the index after the newest of the longest matches of the last tokens; 0 without a
+    match."""
     text, first = said.tobytes(), 0
     for length in range(lookup.fewest, min(lookup.most, len(said) - 1) + 1):
         at = _newest_at(text, text[-length * _TOKEN_BYTES :])
@@ -44,7 +45,8 @@ def _behind_match(said: NDArray[np.int32], lookup: Lookup) -> int:
 
 
 def _newest_at(text: bytes, wanted: bytes) -> int:
-    """Return where `wanted`, the end of the text, stands last before, in bytes; -1 for nowhere."""
+    """Return the byte index of the last earlier occurrence of `wanted`, the end of the text; -1 if
+    there is none."""
     end = len(text) - _TOKEN_BYTES
     while (at := text.rfind(wanted, 0, end)) >= 0 and at % _TOKEN_BYTES:
         end = at + len(wanted) - 1  # bytes of two tokens that look like it

@@ -1,7 +1,7 @@
 """Mamba-2's state space duality on the CPU: all decodes at once, prompts in chunks.
 
-Within a chunk it is attention whose scores fade with what lies between (arXiv 2405.21060, section
-6); between chunks the state goes on as between tokens.
+Within a chunk it is attention whose scores are multiplied by the decay between the tokens (arXiv
+2405.21060, section 6); the state passes from chunk to chunk as from token to token.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _decode(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _chunk(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] behind them."""
+    """Return the answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] after
+    them."""
     q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.learnt))  # [Hv, n, D]
     # [Hv, n, 1]: how much is left of what was before.
     passed = inputs.log_decay.t().cumsum(1)[:, :, None]

@@ -121,8 +121,8 @@ def _complete_entries(
 def _summed(
     added: torch.Tensor, counts: torch.Tensor, weight: EntryWeight, shape: CompressedShape
 ) -> torch.Tensor:
-    """Sum up tokens [n · rate, series · D] into entries [n, D]. With two series the first of what a
-    token adds goes into the entry after its own; the first entry is whole only where it begins the
+    """Sum up tokens [n · rate, series · D] into entries [n, D]. With two series, a token's first
+    contribution goes into the entry after its own; the first entry is whole only if it begins the
     sequence."""
     by_entry = (-1, shape.rate)
     added = added.unflatten(0, by_entry)
@@ -159,13 +159,14 @@ def _pieces(row: _Row, shape: CompressedShape) -> Iterator[slice]:
 
 
 def _positions(row: _Row, own: slice, device: torch.device) -> torch.Tensor:
-    """Return where the row's tokens stand [n, 1]."""
+    """Return the positions of the row's tokens [n, 1]."""
     at = torch.arange(own.start, own.stop, device=device)
     return (at - row.own.start + row.before).unsqueeze(1)
 
 
 def _complete(row: _Row, own: slice, rate: int, device: torch.device) -> torch.Tensor:
-    """Tell which entries of a row are complete up to each of its tokens [n, entries]."""
+    """Return a mask of the entries of a row that are complete up to each of its tokens [n,
+    entries]."""
     numbers = torch.arange(row.length // rate, device=device)
     return numbers < (_positions(row, own, device) + 1) // rate
 
@@ -176,8 +177,8 @@ def _selected(
     asking: tuple[torch.Tensor, torch.Tensor],
     of: tuple[CompressedShape, CompressedCache],
 ) -> torch.Tensor | None:
-    """Tell which entries an indexer chooses for each token [n, entries]; None where it chooses
-    all. asking: queries and weights of the step."""
+    """Return a mask of the entries that an indexer selects for each token [n, entries]; None if it
+    selects all. asking: queries and weights of the step."""
     (shape, cache), (q, weights) = of, asking
     index, stored = shape.index, cache.index
     assert index is not None

@@ -1,7 +1,8 @@
-"""Sparse latent attention in plain PyTorch: an indexer's choice of tokens, and attention to these.
+"""Sparse latent attention in plain PyTorch: an indexer's selection of tokens, and attention to
+these.
 
-Queries are folded, since every one has tokens of its own. A few queries are computed at once, so
-that temporaries stay bounded.
+Queries are absorbed, since each has its own tokens. A few queries are computed at once, so
+temporaries stay bounded.
 """
 
 from __future__ import annotations

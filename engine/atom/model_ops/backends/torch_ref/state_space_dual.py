@@ -29,7 +29,7 @@ def state_space_dual(
 
 
 def _one_by_one(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers [tokens, Hv, Dv] of one row, and its state [Hv, Dk, Dv] behind them."""
+    """Return the answers [tokens, Hv, Dv] of one row, and its state [Hv, Dk, Dv] after them."""
     answers = torch.empty_like(inputs.learnt)
     decay = inputs.log_decay.exp()
     for token in range(len(answers)):
