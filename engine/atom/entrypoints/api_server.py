@@ -75,10 +75,10 @@ def build_app(
     console: bool = True,
     tracer: Tracer | None = None,
 ) -> ASGIApp:
-    """Build the ASGI app with all routes. allowed_origins: web pages' that browsers may let ask
-    this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
-    they are kept. console: whether there is a page for browsers at /. tracer: makes a span of each
-    request that generates."""
+    """Build the ASGI app with all routes. allowed_origins: of web pages that browsers let call this
+    server; "*" for all. root_path: a prefix under which a proxy shows it. responses: their store.
+    console: whether there is a page for browsers at /. tracer: makes a span of each request that
+    generates."""
     keys = AccessKeys() if keys is None else keys
     routes = build_routes(
         state,
@@ -104,7 +104,7 @@ def build_routes(
     tracer: Tracer | None = None,
 ) -> ASGIApp:
     """Build the routes of a model's server, without the layers around them. needs_key: as its
-    document tells; takes_handovers: other replicas' answers go on here; the others as for
+    document states; takes_handovers: other replicas' answers may continue here; the others as for
     `build_app`."""
     # The scripts of the pages /docs and /redoc, which are then asked of no other server.
     app = FastAPIOffline(
@@ -187,7 +187,7 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
     """Add /v1/models, which lists the names of all models that are served."""
 
     def found(name: str) -> ServerState:
-        """The state of the model that has this name. Raises `RequestError` where none has."""
+        """Return the state of the model of this name. Raises `RequestError` if there is none."""
         for state in states:
             if name in state.all_names():
                 return state

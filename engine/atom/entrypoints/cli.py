@@ -37,8 +37,8 @@ _PIPE_CLOSED = 141  # and after SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130
-    interrupted, 141 the reader of what is printed has gone."""
+    """Run a command and return its exit code: 0 done, 1 an error (one line on stderr), 2 wrong
+    usage, 130 interrupted, 141 the reader of the output has gone."""
     open_standard_streams()
     parser = build_parser()
     if COMPLETING in os.environ:  # a shell asks for the next word

@@ -130,7 +130,7 @@ class _Claim:
         self._listed = KeptList(root, self._owner, tuple(args.keep), args.as_of)
 
     def begin(self) -> None:
-        """Mark the folder as used, and remove what nothing uses where that is always done."""
+        """Mark the folder as used, and remove unused folders if the policy is Always."""
         if self._owner:
             note_use(self._folder, self._owner)
         if self._listed is not None and self._when == "Always":

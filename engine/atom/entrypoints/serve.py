@@ -276,7 +276,8 @@ def _sharing(args: argparse.Namespace) -> Sharing:
 
 
 def models_of(args: argparse.Namespace) -> list[ServedModel]:
-    """The models of --models, each with the options of its own line. Raises `ConfigError`."""
+    """Return the models of --models, each with the options of its own line. Raises
+    `ConfigError`."""
     from atom.entrypoints.swap.models_process import ServedModel
 
     file = args.models
@@ -377,7 +378,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
 
 
 def _check_beside_workers(args: argparse.Namespace) -> None:
-    """Raises `ConfigError` for what a server without an engine cannot do."""
+    """Raise `ConfigError` for options that a server without an engine does not support."""
     refused = {
         "--handover-url": args.handover_url is not None,
         "--api-server-count": args.api_server_count > 1,
@@ -395,8 +396,8 @@ def _check_beside_workers(args: argparse.Namespace) -> None:
 
 
 def _with_followed_adapters(args: argparse.Namespace, engine: EngineOptions) -> EngineOptions:
-    """Let adapters come and go as --lora-modules-file says. Raises `ConfigError` where they
-    cannot."""
+    """Enable adapters that follow --lora-modules-file. Raises `ConfigError` if the options forbid
+    it."""
     flag = "--lora-modules-file"
     if engine.lora is None:
         raise ConfigError(f"{flag} needs --enable-lora; add it, or leave the file out")

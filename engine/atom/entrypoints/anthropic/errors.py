@@ -41,7 +41,7 @@ _ERROR = msgspec.json.Decoder(ErrorResponse)
 
 
 class KnownError(msgspec.Struct, frozen=True):
-    """Names an error that clients go on from by themselves."""
+    """Name an error that clients recover from automatically."""
 
     error_code: Annotated[str, Meta(description="A word that a client can look at.")]
 

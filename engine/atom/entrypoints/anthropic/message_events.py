@@ -111,8 +111,8 @@ def _continues(first: Event, event: Event) -> bool:
 
 
 def input_of(arguments: str) -> dict[str, Any]:
-    """A call's arguments as an object. Of a call that was cut, what is complete, by the reader that
-    Anthropic's clients put streams together with."""
+    """Return a call's arguments as an object; of a truncated call the complete part, by the reader
+    that Anthropic's clients use for streams."""
     if not arguments.strip():
         return {}
     try:
@@ -126,7 +126,7 @@ class MessageEvents:
     """EventShape of /v1/messages."""
 
     def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
-        """with_usage: of no effect: a message always tells it."""
+        """with_usage: ignored: a message always has its usage."""
         self._answers = answers
         self._head = head
         self._parsing = answers.shown.parsing

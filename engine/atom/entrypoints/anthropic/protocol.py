@@ -60,8 +60,8 @@ class SystemBlock(BaseModel):
 
 
 class ResultBlock(BaseModel):
-    """A part of what a tool gave back, of which pictures and documents count as words. tool_name:
-    of a tool_reference, which shows the model a tool whose loading was deferred."""
+    """Represent a part of a tool's result; pictures and documents count as words. tool_name: of a
+    tool_reference, which shows the model a tool whose loading was deferred."""
 
     model_config = _STRICT
     type: Annotated[str, _one_of("text", "tool_reference", *UNREAD_TYPES)]
@@ -222,7 +222,7 @@ class MessagesRequest(CountTokensRequest):
 
     @property
     def compiles_grammar(self) -> bool:
-        """Tell whether the engine may yet refuse what is asked for."""
+        """Return whether the engine may still refuse the requested format."""
         choice = self.tool_choice
         forced = choice is not None and choice.type in ("any", "tool")
         config = self.output_config

@@ -17,7 +17,7 @@ _BRANCHES = ("anyOf", "oneOf", "allOf")
 
 
 def describe_fields(schemas: Mapping[str, _Schema], body: str, endpoint: Endpoint) -> None:
-    """Writes texts into the schema named `body`, and into those that it refers to."""
+    """Write field texts into the schema named `body`, and into the schemas that it refers to."""
     texts = {
         row.path: row.note
         for row in TABLE

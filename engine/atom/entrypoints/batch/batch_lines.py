@@ -89,7 +89,7 @@ def read_request(line: bytes, number: int) -> BatchRequest:
 
 
 def custom_id_of(line: bytes) -> str | None:
-    """Return the name of a line that is no request otherwise; None where it has none."""
+    """Return the name of an invalid request line; None if it has none."""
     try:
         check_json_size(line, _LINE_BOUNDS)
         found = msgspec.json.decode(line)
@@ -110,7 +110,7 @@ def answer_line(custom_id: str, status: int, body: bytes) -> bytes:
 
 
 def error_line(custom_id: str | None, message: str) -> bytes:
-    """Write the line of what could not be asked."""
+    """Write the answer line of an invalid request."""
     return _line(custom_id, None, {"code": "invalid_request", "message": message})
 
 
@@ -120,12 +120,12 @@ def _line(custom_id: str | None, response: object, error: object) -> bytes:
 
 
 class AnswerFile:
-    """The file that answers are appended to, by one run at a time. answered: names of the requests
-    that it answers, unless by an error of the server, which may be another answer next time.
-    refused: what it tells of lines that could not be asked, by name and message."""
+    """Append answers to a file, for one run at a time. answered: names of the requests that it
+    answers, except with an error of the server, which may differ next time. refused: the recorded
+    refusals of invalid lines, by name and message."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ConfigError` where it cannot be written, or another run writes it."""
+        """Raises `ConfigError` if the file cannot be written, or another run writes it."""
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:

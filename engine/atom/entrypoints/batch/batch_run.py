@@ -72,7 +72,7 @@ class _Run:
     seen: set[str] = field(default_factory=set)
 
     async def work(self) -> None:
-        """Answer one line after the other, until there is none."""
+        """Answer line after line, until none is left."""
         for number, line in self.lines:
             await self._answer(number, line)
             self.told(self.counts)
@@ -115,8 +115,8 @@ async def answer_file(
     told: Callable[[BatchCounts], None],
     core_factory: CoreFactory = CoreManager,
 ) -> BatchCounts:
-    """Answer all that is not answered. names: by which requests may name the model. told: of the
-    counts, behind each line. Raises `AtomError` where the run cannot go on."""
+    """Answer all unanswered requests. names: requests' names of the model. told: called with the
+    counts after each line. Raises `AtomError` if the run cannot continue."""
     answers = AnswerFile(files.answers)
     try:
         async with AsyncLLMEngine(config, processor, core_factory=core_factory) as engine:
@@ -134,7 +134,7 @@ async def answer_file(
 
 @contextlib.contextmanager
 def print_progress(files: BatchFiles) -> Iterator[Callable[[BatchCounts], None]]:
-    """Show on standard error how far the run is, and at its end what came of it."""
+    """Show the run's progress on standard error, and its result at the end."""
     total = sum(1 for _ in lines_of(files.requests))
     last = BatchCounts()
     columns = (

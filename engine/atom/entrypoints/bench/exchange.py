@@ -46,9 +46,10 @@ class Sender:
 
 @dataclass(slots=True)
 class Exchange:
-    """Times in seconds. ttft: to the first piece of the answer; gaps: between pieces (a server may
-    put several tokens into one); e2e: to the last. error: None when the answer was complete.
-    cached_tokens: of the prompt, from the server's prefix cache; None where it does not tell."""
+    """Hold one exchange's measurements. Times in seconds. ttft: to the first piece of the answer;
+    gaps: between pieces (a server may put several tokens into one); e2e: to the last. error: None
+    if the answer was complete. cached_tokens: of the prompt, from the server's prefix cache; None
+    if it does not report them."""
 
     ttft_seconds: float = 0.0
     e2e_seconds: float = 0.0
@@ -60,7 +61,7 @@ class Exchange:
 
     @property
     def tpot_seconds(self) -> float | None:
-        """Compute the seconds per token after the first; None when there is none."""
+        """Compute the seconds per token after the first; None if there is none."""
         if self.output_tokens < 2:
             return None
         return (self.e2e_seconds - self.ttft_seconds) / (self.output_tokens - 1)

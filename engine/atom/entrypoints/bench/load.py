@@ -33,8 +33,8 @@ class Load:
         return "inf" if math.isinf(self.request_rate) else self.request_rate
 
     def seed(self, seed: int) -> int:
-        """Return the seed of this run's prompts: one of its own in a sweep, so that no run finds
-        in the server's prefix cache what another has asked."""
+        """Return the seed of this run's prompts: a different one for each run of a sweep, so that
+        no run finds another's prompts in the server's prefix cache."""
         return _derived(seed, self.label) if self.label else seed
 
 

@@ -66,7 +66,8 @@ class MeasuredServer:
 
 @asynccontextmanager
 async def measured_server(args: argparse.Namespace) -> AsyncIterator[MeasuredServer]:
-    """Connections to the server that the flags name. Raises `ConfigError` where none is ready."""
+    """Open connections to the server that the flags name. Raises `ConfigError` if it is not
+    ready."""
     async with aiohttp.ClientSession(
         base_url_of(args),
         connector=aiohttp.TCPConnector(limit=0),

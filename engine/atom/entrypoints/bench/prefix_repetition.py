@@ -14,8 +14,8 @@ from atom.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PrefixRepetition:
-    """Tokens of each prefix, of what follows it in each prompt, and of each answer; prefixes: how
-    many different ones there are."""
+    """Configure the tokens of each prefix, of each prompt's suffix, and of each answer; prefixes:
+    the number of different ones."""
 
     prefix_tokens: int
     suffix_tokens: int

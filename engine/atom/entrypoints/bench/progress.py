@@ -21,7 +21,7 @@ _ERASE_LINE = "\r\x1b[2K"
 
 
 class Progress:
-    """Counts of one run. label: what is measured; total: of its requests."""
+    """Count one run's requests. label: of the run; total: of its requests."""
 
     def __init__(self, label: str, total: int) -> None:
         self._label = label

@@ -71,7 +71,7 @@ async def _measure(
 
 
 async def _warm_up(server: MeasuredServer, sender: Sender, args: argparse.Namespace) -> None:
-    """Send the first prompts of another seed, so that what is measured is not in a cache."""
+    """Send the first prompts of another seed, so that no measured prompt is cached."""
     if args.num_warmups:
         another = argparse.Namespace(**vars(args) | {"seed": warm_up_seed(args.seed)})
         before = await workload(server, another, Load())

@@ -111,6 +111,6 @@ def print_serving_report(title: str, report: Mapping[str, Any], options: ReportO
 
 
 def print_failures(console: Console, report: Mapping[str, Any]) -> None:
-    """Print the commonest messages of what failed, and how often each came."""
+    """Print the most frequent messages of failed requests, each with its count."""
     for error, count in report.get("errors", {}).items():
         console.print(f"{count} failed: {error}", markup=False)

@@ -36,7 +36,7 @@ class Sweep:
 
     @property
     def measure(self) -> str:
-        """The field that is to be highest: requests within bounds, or all where there are none."""
+        """Name the field to maximise: requests within bounds, or all if there are no bounds."""
         return "request_throughput" if self.options.goodput is None else "request_goodput"
 
     @property
@@ -46,7 +46,7 @@ class Sweep:
 
 
 def sweep_json(sweep: Sweep) -> dict[str, Any]:
-    """The last line of standard output, and what is saved."""
+    """Return the sweep's JSON, for the last line of standard output and the saved file."""
     return {"sweep": sweep.variable, "points": list(sweep.reports)}
 
 

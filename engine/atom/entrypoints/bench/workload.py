@@ -73,8 +73,8 @@ def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[
 
 
 def adapters_in_turn(config: Config, count: int) -> list[str | None]:
-    """Give each of so many requests one of the adapters that are served from the start, in turn;
-    None for the model alone, where there are none."""
+    """Assign the adapters that are served from the start to `count` requests, in turn; None for the
+    model alone if there are none."""
     names = [] if config.lora is None else [each.name for each in config.lora.modules]
     return [names[index % len(names)] if names else None for index in range(count)]
 

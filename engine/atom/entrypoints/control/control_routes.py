@@ -118,7 +118,7 @@ def _chosen(http: Request, name: str, choices: tuple[str, ...]) -> str:
 
 
 def pausing_engine(state: ServerState) -> AsyncLLMEngine:
-    """The engine, where it may be paused for everybody. Raises `RequestError`."""
+    """Return the engine if it may be paused for everybody. Raises `RequestError`."""
     engine = state.started_engine()
     if not engine.config.sleep.enabled:
         raise RequestError(

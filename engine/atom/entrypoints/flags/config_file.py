@@ -22,8 +22,8 @@ _FLAG = "--config"
 
 
 def with_config_file(words: Sequence[str], known: Collection[str]) -> list[str]:
-    """The line with the words of its file, if it names one, in front. known: our flags, of which a
-    false one is written --no-…, where there is that. Raises `ConfigError`."""
+    """Insert the flags of the line's config file, if it names one, at the front. known: our flags;
+    a false one is written --no-…, if that exists. Raises `ConfigError`."""
     rest: list[str] = []
     files: list[str] = []
     line = iter(words)

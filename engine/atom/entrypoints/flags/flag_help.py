@@ -18,7 +18,7 @@ _WIDTH = 96
 
 
 class Help(argparse.HelpFormatter):
-    """Says the kind of a flag's value, and its default where there is one worth saying."""
+    """Print the kind of a flag's value, and its default if that is informative."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""

@@ -25,9 +25,9 @@ _LIKE = 0.6
 
 
 class FlagParser(argparse.ArgumentParser):
-    """A parser whose --help shows a short page with examples. takes_model: of a command that opens
-    a model, by a word of its own or by --model. examples, most_used: of the short page that --help
-    shows; none shows all."""
+    """Parse flags; --help shows a short page with examples. takes_model: whether a command opens a
+    model, by a positional word or by --model. examples, most_used: of the short page that --help
+    shows; empty shows all."""
 
     takes_model = False
     examples: Sequence[str] = ()

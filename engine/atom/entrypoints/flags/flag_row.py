@@ -20,9 +20,8 @@ class FlagVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
-    """A row of the table of other servers' flags. note: our flag, or why nothing changes, or the
-    remedy. values: of an UNNEEDED flag, those that change nothing, where it has one; empty for a
-    switch."""
+    """Map flags of other servers. note: our flag, or why nothing changes, or the remedy. values: of
+    an UNNEEDED flag, those that change nothing, if it takes any; empty for a switch."""
 
     flags: tuple[str, ...]
     verdict: FlagVerdict

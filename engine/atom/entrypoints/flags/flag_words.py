@@ -19,7 +19,7 @@ _LEVEL = re.compile(r"-O=?\w+")  # vLLM's -O3
 
 @dataclass(frozen=True, slots=True)
 class FlagNote:
-    """A flag as it was written, and what is to be said of it."""
+    """Hold a flag as it was written, and the message about it."""
 
     flag: str
     note: str

@@ -64,7 +64,7 @@ _TRUE = frozenset({"1", "true"})
 
 
 def is_switched_on(environment: Mapping[str, str], variable: str) -> bool:
-    """Return whether a variable asks for what it stands for."""
+    """Return whether the environment switches a variable on."""
     return environment.get(variable, "").lower() in _TRUE
 
 

@@ -74,8 +74,8 @@ class HttpReplicas:
     async def _taken(
         self, body: bytes, *, begun: bool
     ) -> tuple[Place, contextlib.AsyncExitStack, aiohttp.ClientResponse]:
-        """Return the response of the first that takes it, and what closes its session. begun: a
-        part of the answer has come."""
+        """Return the response of the first replica that takes the request, and the stack that
+        closes its session. begun: a part of the answer has arrived."""
         words, refusal, number = "no address is known", None, 0
         while number < _LEAST_TRIES:
             if number:

@@ -32,7 +32,7 @@ class HttpWorkers(HttpReplicas):
         super().__init__(self._found, sessions)
 
     async def look(self) -> WorkerFacts:
-        """Find out which of them take requests; what the first of these tells. Raises
+        """Find the workers that take requests; return the facts of the first. Raises
         `NoWorkerError`."""
         self._looks += 1
         trouble = await self._found.resolve()

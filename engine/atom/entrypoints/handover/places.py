@@ -55,7 +55,7 @@ class FoundPlaces:
         self._serving: frozenset[Place] = frozenset()
 
     async def resolve(self) -> str:
-        """Look all names up again. Returns what is wrong with those that have no address."""
+        """Resolve all names again. Returns the errors of names without an address."""
         results = await asyncio.gather(*map(_addresses, self._urls), return_exceptions=True)
         found: dict[Place, None] = {}
         troubles = []

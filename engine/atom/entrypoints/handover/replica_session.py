@@ -30,8 +30,8 @@ class ReplicaSessions:
     def __init__(
         self, secrets: Callable[[], Sequence[bytes]], certificate: str | None = None
     ) -> None:
-        """secrets: those that count here, the first of which is to count there as well.
-        certificate: that replicas of an https URL show, a PEM file; this server's own."""
+        """secrets: the valid ones here, of which the first must be valid there as well.
+        certificate: a PEM file that replicas of an https URL show; this server's own."""
         self._secrets = secrets
         self._ssl: ssl.SSLContext | bool = True
         if certificate is not None:
@@ -57,7 +57,7 @@ class ReplicaSessions:
 
 
 class _Pinned(AbstractResolver):
-    """Gives every name one address."""
+    """Resolve every name to one address."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -74,4 +74,4 @@ class _Pinned(AbstractResolver):
         ]  # fmt: skip
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""

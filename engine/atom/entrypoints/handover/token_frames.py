@@ -28,7 +28,7 @@ _MOST_BYTES = 2**28
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
-    """The end of an answer that is none. lost: the replica ended, and another may go on."""
+    """Report the failure of an answer. lost: the replica ended, and another may continue."""
 
     message: str
     status: int
@@ -109,8 +109,8 @@ class ByteSource(Protocol):
 
 
 async def next_frame(source: ByteSource) -> Told | Failure | None:
-    """Read a frame; None for an empty one. Raises `ReplicaLostError` where what comes is no
-    frame, and what reading raises."""
+    """Read a frame; None for an empty one. Raises `ReplicaLostError` for an invalid one, and the
+    source's errors."""
     (length,) = _LENGTH.unpack(await source.readexactly(_LENGTH.size))
     if not length:
         return None

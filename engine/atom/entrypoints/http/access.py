@@ -83,7 +83,7 @@ def _no_keys() -> FollowedKeys:
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Hold the keys that count, by who has them. peers: the secrets of replicas."""
+    """Hold the valid keys, by role. peers: the secrets of replicas."""
 
     users: FollowedKeys = field(default_factory=_no_keys)
     admins: FollowedKeys = field(default_factory=_no_keys)

@@ -27,9 +27,9 @@ _KEPT_SECONDS = 300.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessOptions:
     """Hold the access options beside the users' keys. admin_keys: of the command line or the
-    environment; secrets: of replicas, likewise; shares_cache: whether prompts of one key may save
-    another key's computation; lora_paths, weights_paths: folders, hub ids and buckets from which a
-    request may have adapters and weights loaded, besides those of the start."""
+    environment; secrets: of replicas, from the same sources; shares_cache: whether prompts of one
+    key may save another key's computation; lora_paths, weights_paths: folders, hub ids and buckets
+    from which a request may have adapters and weights loaded, besides those of the start."""
 
     admin_keys: tuple[str, ...] = field(default=(), repr=False)
     admin_key_file: KeyFile | None = field(default=None, repr=False)
@@ -76,7 +76,7 @@ def access_options(args: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 
 def _check_handover(args: argparse.Namespace, options: AccessOptions) -> None:
-    """Raises `ConfigError` for a way to replicas which none of them would open."""
+    """Raise `ConfigError` if replicas are configured without the secret that they require."""
     flag = "--handover-url" if args.handover_url is not None else "--worker-urls"
     if (args.handover_url is None and not args.worker_urls) or options.takes_handovers:
         return

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NamedKey:
-    """A key. name: by which figures tell of it, never the key; empty where it has none."""
+    """Hold a key. name: its name in metrics, never the key; empty if it has none."""
 
     name: str
     key: str
@@ -55,9 +55,9 @@ SECRETS = KeyNames("--handover-secret", SECRET_FILE_FLAG, SECRET_VARIABLE)
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """Say where keys are followed in, and those that were found there. path: a file with one key,
-    a file with a line `NAME: KEY` for each, or a folder with a file for each, named as it is. flag:
-    of the command line, that names it."""
+    """Locate followed keys, with those found at the start. path: a file with one key, a file with a
+    line `NAME: KEY` for each, or a folder with a file for each, named after it. flag: the
+    command-line flag that names it."""
 
     path: Path
     found: tuple[NamedKey, ...]
@@ -65,11 +65,12 @@ class KeyFile:
 
 
 class FollowedKeys:
-    """Keys, some of them in a file or folder that may change while the server runs, as a Secret
-    does.
+    """Hold keys, some of them in a file or folder that may change while the server runs, as a
+    Secret does.
 
-    What was read last counts until a valid key stands there: a file that is being written, or
-    gone, closes no server. `monotonic` is a clock in seconds; one look a second at most.
+    The keys read last count until the file has a valid key again: a file that is being written, or
+    gone, closes no server. `monotonic` is a clock in seconds; the file is read at most once a
+    second.
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class FollowedKeys:
         *,
         kept_seconds: float = 0.0,
     ) -> None:
-        """keys: that stay. kept_seconds: how long keys count that are no longer in the file, behind
-        those that are: until all programs that share them have seen the new ones."""
+        """keys: fixed ones. kept_seconds: how long keys removed from the file still count, after
+        the present ones: until all programs that share them have seen the new ones."""
         self._fixed = [(key.encode(), "") for key in keys]
         self._found = [] if file is None else [(key.key.encode(), key.name) for key in file.found]
         self._path = None if file is None else file.path
@@ -106,8 +107,8 @@ class FollowedKeys:
         return [key for key, _ in self._current()]
 
     def name_of(self, given: bytes) -> str | None:
-        """Return the name of a key that counts now, empty where it has none; None for another. The
-        time that it takes must not tell a key, so that all are compared."""
+        """Return the name of a valid key, empty if it has none; None for an invalid one. All keys
+        are compared, so that the time reveals none."""
         found: str | None = None
         for key, name in self._current():
             if hmac.compare_digest(given, key):
@@ -145,8 +146,8 @@ class FollowedKeys:
 
 
 def read_key_file(path: Path | None, flag: str = KEY_FILE_FLAG) -> KeyFile | None:
-    """Read the keys of a file or folder. flag: that names it. Raises `ConfigError` for any that is
-    none."""
+    """Read the keys of a file or folder. flag: that names it. Raises `ConfigError` for an invalid
+    one."""
     if path is None:
         return None
     return KeyFile(path.absolute(), _read_keys(path, flag, skips_invalid=False), flag)
@@ -168,8 +169,8 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _read_keys(path: Path, flag: str, *, skips_invalid: bool) -> tuple[NamedKey, ...]:
-    """Raises `ConfigError` where there is no key, or too many, or unless invalid ones are skipped
-    where one is none: a Secret that is changed is not held up by one bad entry."""
+    """Read the keys. Raises `ConfigError` if there are none, or too many, or an invalid one, unless
+    invalid ones are skipped: one bad entry must not block the change of a Secret."""
     source = f"{flag} {path}"
     try:
         if path.is_dir():
@@ -194,7 +195,7 @@ def _read_keys(path: Path, flag: str, *, skips_invalid: bool) -> tuple[NamedKey,
 
 
 def _named_lines(text: str) -> list[tuple[str, str]]:
-    """Return the names and keys of a file of several; none of a file that is one key."""
+    """Return the names and keys of a file of several; empty for a file that is one key."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not all(": " in line for line in lines):
         return []
@@ -217,7 +218,7 @@ def read_api_keys(
     environment: Mapping[str, str],
     names: KeyNames = USER_KEYS,
 ) -> tuple[str, ...]:
-    """Read the keys that stay: those of the command line; without any, and without a file, the
+    """Read the fixed keys: those of the command line; without any, and without a file, the
     environment's. Raises `ConfigError`."""
     if line:
         logger.warning(

@@ -29,8 +29,8 @@ class BodyShare:
         self.grow(0)
 
     def grow(self, size_bytes: int) -> None:
-        """Note that so much of the body has come. Raises `RequestError` (503) when there is no room
-        for it; what was held before stays held."""
+        """Reserve memory for the bytes received so far. Raises `RequestError` (503) if there is no
+        room; the earlier reservation stays."""
         wanted = size_bytes if size_bytes > SMALL_BODY_BYTES else 0
         if wanted != self.held_bytes:
             self._budget.change(wanted - self.held_bytes)
@@ -48,7 +48,7 @@ class BodyBudget:
         return BodyShare(self, most_tokens)
 
     def change(self, size_bytes: int) -> None:
-        """Hold so much more, or less. Raises `RequestError` (503) past the bound."""
+        """Change the reserved bytes. Raises `RequestError` (503) past the bound."""
         held_bytes = self.held_bytes + size_bytes
         if self._most_bytes and size_bytes > 0 and held_bytes > self._most_bytes:
             raise RequestError(

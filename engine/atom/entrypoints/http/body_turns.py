@@ -37,8 +37,8 @@ class ClientTurns:
     client_id: str
 
     async def run(self, size_bytes: int, work: Callable[[], _Result]) -> _Result:
-        """Do the `work` on a body of so many bytes when it is the client's turn. What follows the
-        call runs in the same turn of the loop. Raises what the work raises."""
+        """Do the `work` on a body of `size_bytes` bytes when it is the client's turn. Code after
+        the call runs in the same turn of the loop. Raises the work's errors."""
         return await self.turns.run(self.client_id, size_bytes, work)
 
 
@@ -64,11 +64,11 @@ class BodyTurns:
         return result
 
     def close(self) -> None:
-        """Take up nothing more; what waits for a thread gets `RequestError`."""
+        """Accept no more work; work that waits for a thread gets `RequestError`."""
         self._threads.close()
 
     async def wait(self, client_id: str, size_bytes: int) -> None:
-        """Wait until a body of so many bytes may be parsed, in this very turn of the loop."""
+        """Wait until a body of `size_bytes` bytes may be parsed, in this very turn of the loop."""
         if size_bytes < LARGE_BODY_BYTES:
             return
         loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ class BodyTurns:
         await turn
 
     def _hand_out(self, turns_before: int) -> None:
-        """Let the next body go on after so many turns of the loop, and come again behind it."""
+        """Release the next waiting body after `turns_before` turns of the loop, and repeat."""
         call_soon = asyncio.get_running_loop().call_soon
         if turns_before:
             call_soon(self._hand_out, turns_before - 1)

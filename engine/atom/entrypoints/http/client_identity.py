@@ -22,15 +22,15 @@ KEY_NAME = "api_key_name"  # in a scope's state: of the key that was checked, wh
 
 class ClientIdentity:
     def __init__(self, *, header: str | None = None, num_keys: int = 0) -> None:
-        """header: in lower case; None to believe none. num_keys: so many keys the server has, of
-        which requests that come here have one; 0 where none is checked."""
+        """header: in lower case; None to trust none. num_keys: of the server, of which every
+        request here has one; 0 if none is checked."""
         self._header = header
         self._num_keys = num_keys
 
     def of(self, scope: Scope) -> str:
-        """Name the sender as `Request.client_id` has it: `header-…`, `key-…`, `addr-…` or
-        `addr-…/key-…`, with the start of a SHA-256 each. Empty where nothing is known of the
-        sender. A key that has a name is told by it: `key-NAME`."""
+        """Name the sender in the form of `Request.client_id`: `header-…`, `key-…`, `addr-…` or
+        `addr-…/key-…`, with the start of a SHA-256 each. Empty if the sender is unknown. A named
+        key appears by its name: `key-NAME`."""
         if self._header is not None:
             named = (header_of(scope, self._header) or "").strip()
             if named:

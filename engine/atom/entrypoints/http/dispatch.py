@@ -30,7 +30,7 @@ def response_for_fault(http: Request, error: Exception) -> Response:
 
 class Dispatch:
     def __init__(self, others: ASGIApp, posts: Mapping[str, ASGIApp]) -> None:
-        """posts: by path, what answers POST there."""
+        """posts: the application that answers POST, by path."""
         self._others = others
         self._posts = posts
 

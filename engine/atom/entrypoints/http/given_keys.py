@@ -24,6 +24,6 @@ def remember_key(scope: Scope, key: str) -> None:
 
 
 def key_of(scope: Scope) -> str:
-    """The key that was checked, else the first; empty where there is none."""
+    """Return the checked key, else the first one given; empty if there is none."""
     checked: str | None = scope.get("state", {}).get(_CHECKED)
     return next(iter(keys_in(scope)), "") if checked is None else checked

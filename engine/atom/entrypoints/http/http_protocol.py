@@ -88,8 +88,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._response.lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that ends its side has left, as far as anyone can tell, and an answer that
-        takes time is given up; but it may read on. True keeps the connection for writing."""
+        """Treat a client that ends its side as gone: its slow answer is dropped. It may still read
+        a fast one: True keeps the connection for writing."""
         running = self._unanswered()
         if running is None or running is not self.cycle or running.response_started:
             return False

@@ -20,7 +20,7 @@ _EVERY_ADDRESS = "::"  # of IPv4 too
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Return where to reach it; an IPv6 address stands in brackets."""
+    """Return the URL of the socket; an IPv6 address is in brackets."""
     host, port = listener.getsockname()[:2]
     scheme = "https" if tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -29,9 +29,8 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
 def listen(
     host: str, port: int, *, reader_timeout_seconds: float = READER_TIMEOUT_SECONDS
 ) -> socket.socket:
-    """A bound socket; its connections break when a client takes nothing of what was written for
-    that long (0: as long as the system has it). Raises `ConfigError` when the address is not to
-    be had."""
+    """Bind a socket; its connections break when a client takes no written bytes for that long (0:
+    as long as the system allows). Raises `ConfigError` if the address is unavailable."""
     return _listen(host, port, reader_timeout_seconds, shared=False)
 
 

@@ -31,8 +31,8 @@ class LoadablePaths:
     allowed: tuple[str, ...] = ()
 
     def check(self, path: str, started: Iterable[str], param: str) -> None:
-        """Raises `RequestError` (403) for a path that is in none of the places. started: those that
-        the server was started with; param: the field that names it."""
+        """Raise `RequestError` (403) for a path that is in none of the places. started: paths that
+        the server was started with; param: the field that names the path."""
         if path in started or any(_is_in(path, place) for place in self.allowed):
             return
         raise RequestError(
@@ -45,7 +45,7 @@ class LoadablePaths:
 
 @dataclass(frozen=True, slots=True)
 class LoadableByRequests:
-    """Holds the places of adapters and those of weights. model: as the server was started with."""
+    """Hold the places of adapters and of weights. model: as the server was started with."""
 
     loras: LoadablePaths = LoadablePaths(_LORA_FLAG)
     weights: LoadablePaths = LoadablePaths(_WEIGHTS_FLAG)

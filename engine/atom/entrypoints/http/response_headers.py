@@ -64,8 +64,8 @@ def tell_ignored(scope: Scope, paths: Sequence[str]) -> None:
 
 
 def body_sender(scope: Scope, send: Send) -> Send:
-    """Sends a response's body past all layers, of which each only looks at a response's start and
-    would cost every token a call. `send` itself where there are none."""
+    """Return a sender of body parts past all layers, which only inspect a response's start and
+    would cost every token a call. `send` itself if there are none."""
     found: Send = scope.get("state", {}).get("send_body", send)
     return found
 

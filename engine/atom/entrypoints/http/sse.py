@@ -103,7 +103,7 @@ class FrameWriter:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Returns when the last frame is sent; raises what sending raises."""
+        """Send all frames and return after the last one; raises the sender's errors."""
         self._frames.listen(self._write)
         try:
             await self._send_all()
@@ -114,7 +114,7 @@ class FrameWriter:
                 self._catching_up.cancel()
 
     def stop(self) -> None:
-        """Give up the reader, which has left: `run` returns."""
+        """Drop the reader, which has left: `run` returns."""
         self._end()
 
     def _write(self) -> None:

@@ -33,7 +33,7 @@ _number_lists = msgspec.json.Decoder(_NumberLists)
 
 
 def check_value_count(data: bytes | bytearray) -> None:
-    """Raises `RequestError` (413, or 400 for what is no JSON) for a body of too many values."""
+    """Raise `RequestError` (413, or 400 for invalid JSON) for a body of too many values."""
     if len(data) <= SMALL_BODY_BYTES:
         return
     values = count_values(data, MAX_VALUES)

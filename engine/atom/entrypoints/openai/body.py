@@ -43,8 +43,8 @@ Parsed = TypeVar("Parsed")
 async def read_body(
     request: Request, kind: type[Body], share: BodyShare, turns: ClientTurns
 ) -> Body:
-    """The parsed body. share: what it may hold of the server's memory. Raises `RequestError` (400,
-    408, 413, 415, or 503 while others' bodies take all there is)."""
+    """Read and parse a body. share: its share of the server's memory. Raises `RequestError` (400,
+    408, 413, 415, or 503 while other bodies take all memory)."""
     body, unknown = await read_parsed(request, share, turns, partial(parse_body, kind=kind))
     _tell_unknown(request, unknown)
     return body
@@ -78,7 +78,7 @@ async def read_parsed(
     request: Request, share: BodyShare, turns: ClientTurns, parse: Callable[[bytearray], Parsed]
 ) -> Parsed:
     """Read a body's text and `parse` it, on another thread if it is long. Raises `RequestError` as
-    `read_body` does, and what `parse` raises."""
+    `read_body` does, and the errors of `parse`."""
     data = await _read_text(request, share)
 
     def work() -> Parsed:

@@ -56,8 +56,9 @@ def answer_parsing(
     """Choose how answers to a chat request are parsed. tools: that may be called; prompt: as the
     model reads it. None: answers are all content.
 
-    Those that keep to a structure of the client's own hold no calls; JSON on one line comes at
-    once, because what is enforced behind reasoning cannot say so."""
+    Answers in a structure of the client's own hold no calls; JSON on one line is generated from the
+    first token, because a grammar after reasoning cannot enforce that.
+    """
     if request.asks_for_one_line:
         return None
     calls = formats.calls if tools and not request.asks_for_structure else None
@@ -86,7 +87,7 @@ def answer_parsing(
 
 
 def _said_before(request: ChatCompletionRequest) -> str:
-    """The text of the message that the answer goes on with."""
+    """Return the text of the message that the answer continues."""
     content = request.messages[-1].content
     if isinstance(content, str):
         return content
@@ -159,8 +160,8 @@ def delta_of(event: Event, parsing: AnswerParsing) -> Delta:
 
 
 def shown_reason(reason: str, *, called: bool, named: bool) -> str:
-    """Choose the finish_reason that is shown: an answer that was cut says so, whatever it holds. A
-    call of the one tool that the client named (named) is no news to it: OpenAI says `stop`."""
+    """Choose the finish_reason to show: a truncated answer says so, whatever it holds. For a call
+    of the one tool that the client named (named), OpenAI shows `stop`."""
     return CALLS_REASON if called and not named and reason == FinishReason.STOP else reason
 
 

@@ -32,7 +32,7 @@ async def chat_work(
     engine: AsyncLLMEngine, client_id: str, parts: object, work: Callable[[], _Result]
 ) -> _Result:
     """Do the `work` on a conversation for a client. parts: requests, or lists of messages, that it
-    reads. Raises what the work raises."""
+    reads. Raises the work's errors."""
     return await engine.text.run(client_id, work, is_long=is_long(parts))
 
 
@@ -63,8 +63,7 @@ def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | Tokeniz
 
 
 def continues_message(request: ChatCompletionRequest | TokenizeRequest) -> bool:
-    """Tell whether the answer goes on with the last message. Raises `RequestError` where it
-    cannot."""
+    """Return whether the answer continues the last message. Raises `RequestError` if it cannot."""
     messages = request.messages or []
     for index, message in enumerate(messages[:-1]):
         if message.prefix:
@@ -130,8 +129,8 @@ def _check_parts(index: int, parts: Sequence[TextPart | UnreadPart]) -> None:
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
-    """List the tools for the template: only what may be called, of a choice among the tools, and
-    nothing whose loading is deferred: an agent shows it in a message, once it is asked for."""
+    """List the tools for the template: of a choice among the tools only the callable ones, and none
+    whose loading is deferred: an agent shows it in a message, once it is requested."""
     choice = request.tool_choice
     if choice == "none":
         return None

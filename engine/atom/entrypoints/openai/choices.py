@@ -47,16 +47,17 @@ class AnswerHead:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Options of how the choices of a request are shown.
+    """Hold options of how the choices of a request are shown.
 
     n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
-    prompt's, in a field of their own. token_ids: with the ids of tokens, the prompt's too.
-    running_usage: every event of a stream tells the usage so far. skips_special_tokens: they are no
-    text. echoes: the text to put before the choices of each prompt; empty for none. prompt_only:
-    the answer itself is left out. holds_back: stop strings may hold text back. parsing: what is to
-    be found in the text; None where it is all content. names_tool: the client asked for a call of
-    one tool. seals_reasoning: reasoning is given in a sealed form alone. asked_tokens: the most
-    that the request wants, which may be more than the context has room for."""
+    prompt's, in a separate field. token_ids: with the ids of tokens, the prompt's too.
+    running_usage: every event of a stream has the usage so far. skips_special_tokens: special
+    tokens give no text. echoes: the text to put before the choices of each prompt; empty for none.
+    prompt_only: the answer itself is left out. holds_back: stop strings may hold text back.
+    parsing: how to parse the text; None if it is all content. names_tool: the client asked for a
+    call of one tool. seals_reasoning: reasoning is given in a sealed form alone. asked_tokens: the
+    most that the request wants, which may exceed the room in the context.
+    """
 
     n: int = 1
     logprobs: bool = False
@@ -79,8 +80,8 @@ class Shown:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Holds all that one output adds to a choice. logprobs: None when not asked for. prompt: the
-    prompt's own log-probabilities, with the first piece, if asked for."""
+    """Hold the addition of one output to a choice. logprobs: None if not requested. prompt: the
+    prompt's own log-probabilities, with the first piece, if requested."""
 
     text: str
     logprobs: list[PlacedLogprobs] | None
@@ -144,7 +145,7 @@ class ChoiceReader:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """Count the tokens of reasoning; None where no reasoning is looked for."""
+        """Count the tokens of reasoning; None if reasoning is not parsed."""
         return None if self._reasoning is None else self._reasoning.total
 
     @property
@@ -220,14 +221,13 @@ class Answers:
         ]
 
     def tells_prompt_tokens(self, index: int) -> bool:
-        """Tell whether this is the first that is told of a choice: its prompt's tokens come with
-        it."""
+        """Return whether this is a choice's first event, which has its prompt's tokens."""
         first = index not in self._prompts_told
         self._prompts_told.add(index)
         return first
 
     async def collect(self) -> list[Choice]:
-        """Collect every choice to its end. Raises what the streams raise."""
+        """Collect every choice to its end. Raises the streams' errors."""
         choices = [Choice() for _ in self.readers]
         async for outputs in self.group:
             for index, output in outputs:
@@ -264,8 +264,8 @@ class Answers:
         )
 
     def usage_shown(self, usage: Usage | None) -> Usage | None:
-        """Choose the usage that an event tells: `usage` at the end, else what has come so far if
-        that is asked for."""
+        """Choose the usage for an event: `usage` at the end, else the usage so far if that is
+        requested."""
         if usage is not None or not self.shown.running_usage:
             return usage
         prompt = sum(self.group.num_prompt_tokens[:: self.shown.n])
@@ -280,8 +280,8 @@ class Answers:
 async def render(
     choices: Sequence[Choice], make: Callable[[], bytes], *, parses: bool = False
 ) -> bytes:
-    """Write collected choices by `make`, on a thread where they tell of very many tokens. parses:
-    it looks for calls or reasoning in their texts."""
+    """Write collected choices by `make`, on a thread if they have very many tokens. parses: it
+    looks for calls or reasoning in their texts."""
     told = sum(len(choice.logprobs) + len(choice.prompt or ()) for choice in choices)
     if parses:
         told += sum(len(text) for choice in choices for text in choice.texts) // _ENTRY_CHARACTERS
@@ -289,7 +289,7 @@ async def render(
 
 
 async def _beside(work: Callable[[], _Result], entries: int) -> _Result:
-    """Run `work`, on a thread where it takes long, because others wait on this one."""
+    """Run `work`, on a thread if it takes long, because other requests wait on this one."""
     return await asyncio.to_thread(work) if takes_long(entries) else work()
 
 

@@ -28,7 +28,7 @@ class EventShape(Protocol):
         """Tell whether all text that a choice adds from now on is shown as it is."""
 
     def text(self, index: int, text: str) -> bytes:
-        """Text that is added to a choice which goes on, and nothing else."""
+        """Encode text that is added to a choice which continues, and nothing else."""
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """Write all that a piece adds to a choice, its end too; may be nothing."""
@@ -58,7 +58,7 @@ class StreamEvents:
 
 
 class TextTemplate:
-    """Bytes around a JSON string: what `make` gives for any text, at a fraction of the cost."""
+    """Produce the bytes of `make` for any text, at a fraction of the cost, by a template."""
 
     __slots__ = ("_around",)
 
@@ -94,9 +94,9 @@ class AnswerFrames:
         self._group.listen(listener)
 
     def take(self) -> bytes:
-        """Return nothing only where nothing waits: outputs that show no text are passed over, so
-        that what waits behind them, an error perhaps, is not left there. Raises the error that an
-        answer ended with, after what came before it."""
+        """Return the next events; empty only if no output waits: outputs without text are skipped,
+        so that a later one, an error perhaps, is not left waiting. Raises the error that an answer
+        ended with, after the output before it."""
         if not self._opened:
             self._opened = True
             opening = self._shape.opening()
@@ -111,8 +111,8 @@ class AnswerFrames:
         return events
 
     def _take_events(self) -> bytes | None:
-        """Take the events of what has come, which may be none at all; None when nothing waits, or
-        what does is being written on a thread."""
+        """Take the events of the new outputs, which may be empty; None if no output waits, or its
+        events are being written on a thread."""
         if self._writing is not None:
             if not self._writing.done():
                 return None

@@ -82,7 +82,7 @@ DIALECTS: tuple[Dialect[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Answers that were queued, and what else their request said of how they are to come."""
+    """Hold queued answers, and their request's delivery options."""
 
     answers: Answers
     head: AnswerHead
@@ -97,7 +97,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 def generation_handlers(
     app: FastAPI, state: ServerState, dialects: Sequence[Dialect[Any]]
 ) -> dict[str, Handler]:
-    """Build the handlers that answer a POST, by path. `app` is told of them for its document."""
+    """Build the handlers that answer a POST, by path, and add their documentation to `app`."""
     return {dialect.path: _handler(app, state, dialect) for dialect in dialects}
 
 

@@ -102,10 +102,11 @@ class TokenNames:
 
 
 class LogprobFeed:
-    """The entries of one choice as its text comes.
+    """Collect the entries of one choice as its text arrives.
 
-    With `holds_back` (stop strings) an entry waits until its text has been shown, so that nothing
-    of a stop string is told by its tokens either."""
+    With `holds_back` (stop strings) an entry waits until its text has been shown, so that its
+    tokens reveal no part of a stop string either.
+    """
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ def metrics_routes(state: ServerState) -> APIRouter:
 
 
 class EngineCollector(Collector):
-    """The metrics of one server; before the engine exists only what is known then."""
+    """Collect the metrics of one server; before the engine exists only those known then."""
 
     def __init__(self, state: ServerState, numbers: ServerNumbers | None) -> None:
         self._state = state
@@ -168,7 +168,8 @@ def _weights(version: str, name: str) -> Metric:
 
 
 def _rank_metrics(by_rank: Mapping[int, StatsBody], name: str) -> Iterator[Metric]:
-    """Names of their own, so that a sum over a series without `rank` counts nothing twice."""
+    """Yield the metrics by rank under separate names, so that a sum over a series without `rank`
+    counts nothing twice."""
     labels = ["model_name", "rank"]
     gauges: dict[str, tuple[str, Callable[[StatsBody], float]]] = {
         "rank_requests_running": ("Requests of a rank that generate.", _running),
@@ -377,8 +378,8 @@ _CLIENT_COUNTERS = {
 
 
 def _client_metrics(clients: Mapping[str, ClientCounts], name: str) -> Iterator[Metric]:
-    """Names of their own, as of ranks. A client's counters begin anew when it comes back after
-    another took its place; what it had is in `other`."""
+    """Yield the metrics by client under separate names, as for ranks. A client's counters restart
+    when it returns after another took its place; its old counts are in `other`."""
     labels = ["model_name", "client"]
     for field, (key, help_text) in _CLIENT_GAUGES.items():
         gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=labels)

@@ -61,7 +61,7 @@ class MetricsExchange:
     """Exchange one process's numbers with the others. Belongs to the running loop."""
 
     def __init__(self, own: Path, others: Sequence[Path], numbers: Callable[[], ServerNumbers]):
-        """own, others: socket files. numbers: what this process has counted so far."""
+        """own, others: socket files. numbers: returns this process's counts so far."""
         self._own = own
         self._others = list(others)
         self._numbers = numbers
@@ -72,7 +72,7 @@ class MetricsExchange:
         self._server = await asyncio.start_unix_server(self._answer, self._own)
 
     def stop(self) -> None:
-        """Leave the others what was counted here; nothing is counted after this."""
+        """Save the counts for the other processes; nothing is counted after this."""
         if self._server is None:
             return
         try:
@@ -98,7 +98,8 @@ class MetricsExchange:
 
 
 async def _numbers_of(path: Path) -> ServerNumbers:
-    """Ask the process that listens there for its numbers, or read what it left when it ended."""
+    """Ask the process that listens there for its numbers, or read the file that it left at its
+    end."""
     try:
         return _DECODER.decode(await _told_by(path) or _last_words(path).read_bytes())
     except (OSError, TimeoutError, ValueError) as error:

@@ -110,8 +110,8 @@ class DocumentFacts:
 
 
 def document_bodies(app: FastAPI, facts: DocumentFacts, *beside: Beside) -> None:
-    """Makes the app's document include what `body_of` and `answers_of` refer to, errors, keys and
-    the served model. beside: bodies of other APIs, each."""
+    """Add to the app's document the schemas that `body_of` and `answers_of` refer to, errors, keys
+    and the served model. beside: each the bodies of another API."""
     errors = {path: name for api in beside for path, name in api.errors.items()}
 
     def build() -> dict[str, Any]:

@@ -111,7 +111,7 @@ class GenerationRequest(StructuredFields, RequestBody):
 
     @property
     def compiles_grammar(self) -> bool:
-        """Tell whether the engine may yet refuse what is asked for."""
+        """Return whether the engine may still refuse the requested format."""
         return self.asks_for_structure
 
     @property
@@ -150,8 +150,8 @@ class GenerationRequest(StructuredFields, RequestBody):
 
 
 class TextPart(BaseModel):
-    """Part of a message. Other types (images, audio, files) are refused, but for what a tool gave
-    back: the server takes text."""
+    """Represent a part of a message. Other types (images, audio, files) are refused, except in a
+    tool's result: the server takes text."""
 
     model_config = _STRICT
     type: Literal["text"]
@@ -159,7 +159,7 @@ class TextPart(BaseModel):
 
 
 class UnreadPart(BaseModel):
-    """A picture, recording or document, which counts as words in what a tool gave back."""
+    """Represent a picture, recording or document in a tool's result, which counts as words."""
 
     model_config = _STRICT
     type: Annotated[str, Field(pattern=f"^({'|'.join(UNREAD_TYPES)})$")]

@@ -42,7 +42,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """Counts the parts of an answer's tokens. reasoning_tokens: with those of the marks."""
+    """Count the parts of an answer's tokens. reasoning_tokens: with those of the marks."""
 
     reasoning_tokens: Annotated[
         int, Meta(description="Tokens of reasoning, with those of its marks.")
@@ -81,9 +81,9 @@ class AnswerToolCall(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """The message of a chat answer. content: null where there are only calls or reasoning. refusal:
-    always null; clients with strict types expect the field. reasoning and reasoning_content: the
-    same, by both of the names that clients look for."""
+    """Represent the message of a chat answer. content: null if there are only calls or reasoning.
+    refusal: always null; clients with strict types expect the field. reasoning and
+    reasoning_content: equal, under both of the names that clients look for."""
 
     content: Annotated[
         str | None, Meta(description="The answer; null where there are only calls or reasoning.")
@@ -149,7 +149,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """The part of a message that one event adds. reasoning, reasoning_content: as in
+    """Represent the part of a message that one event adds. reasoning, reasoning_content: as in
     `ChatAnswer`."""
 
     role: Literal["assistant"] | UnsetType = UNSET
@@ -316,9 +316,8 @@ def usage_of(
     prompt_only: bool = False,
     reasoning_tokens: int | None = None,
 ) -> Usage:
-    """The sum over the last outputs of a response's choices, `n` per prompt: a prompt counts once.
-
-    prompt_only: what was generated was not asked for."""
+    """Sum the usage over the last outputs of a response's choices, `n` per prompt: a prompt counts
+    once. prompt_only: the generated tokens were not requested."""
     prompt = sum(output.num_prompt_tokens for output in lasts[::n])
     cached = sum(output.num_cached_tokens for output in lasts[::n])
     completion = 0 if prompt_only else sum(output.num_output_tokens for output in lasts)

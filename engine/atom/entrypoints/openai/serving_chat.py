@@ -61,7 +61,7 @@ class ChatPlan:
 
 
 def plan_chat(engine: AsyncLLMEngine, request: ChatCompletionRequest) -> ChatPlan:
-    """Render the conversation and check what it asks for; on any thread. Raises `RequestError`."""
+    """Render the conversation and check its options; on any thread. Raises `RequestError`."""
     params = sampling_params_of(
         request,
         engine.config.model.generation,
@@ -224,7 +224,8 @@ class ChatEvents(StreamEvents):
         return b"".join(events)
 
     def _parsed(self, index: int, piece: Piece, parser: AnswerParser) -> bytes:
-        """The first event has what is told besides the text, which may be held back yet."""
+        """Encode a parsed piece. The first event has everything besides the text, which may still
+        be held back."""
         output = piece.output
         found = events_in(parser, piece)
         events = []

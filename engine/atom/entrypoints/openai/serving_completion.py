@@ -121,7 +121,7 @@ def _whole(answers: Answers, index: int, choice: Choice) -> TextChoice:
 
 
 def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
-    """A choice, or what a piece adds to it; with the end, if it ended."""
+    """Build a choice, or a piece's addition to it; with the end, if it ended."""
     output = piece.output
     logprobs = None if piece.logprobs is None else text_logprobs(piece.logprobs, answers.names)
     prompt = UNSET if piece.prompt is None else prompt_logprobs(piece.prompt, answers.names)

@@ -28,15 +28,15 @@ _MOST_NAMED = 8  # names of models in an error
 
 @dataclass(slots=True)
 class ServerState:
-    """Everything that the routes of one HTTP process share. phase: what happens before the engine
-    exists. created: seconds since 1970, for the API. stopping: a signal came before the engine
-    existed. timeline: of the start-up. waits_for: what else /health waits for once the engine here
-    serves, such as other processes on the same port. exchange: with those processes, where there
-    are any. bodies: what requests' bodies may take of this process's memory. turns: when large
-    ones are parsed. names: that requests may name the model by; none for its own. clients: whose a
-    request is. server_names: those of all models of the server. loadable: the places that requests
-    may load from. refuses_late: only what computes a request knows whether it can. followed_loras:
-    those of --lora-modules-file, where there is one."""
+    """Hold the state that the routes of one HTTP process share. phase: of start-up before the
+    engine exists. created: seconds since 1970, for the API. stopping: a signal arrived before the
+    engine existed. timeline: of the start-up. waits_for: further conditions of /health once the
+    engine here serves, such as other processes on the same port. exchange: with those processes, if
+    there are any. bodies: the memory budget of requests' bodies in this process. turns: when large
+    ones are parsed. names: requests' names of the model; empty for its own. clients: identify
+    requests' clients. server_names: those of all models of the server. loadable: the places that
+    requests may load from. refuses_late: only the server that computes a request can validate it.
+    followed_loras: of --lora-modules-file, if there is one."""
 
     phase: str = "opening the model"
     names: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class ServerState:
 
     async def numbers(self) -> ServerNumbers | None:
         """Collect the numbers of the whole server; None before the engine exists. Raises
-        `RequestError` (503) when another process does not tell its own."""
+        `RequestError` (503) if another process does not report its own."""
         if self.engine is None:
             return None
         if self.exchange is None or self.waits_for:
@@ -145,7 +145,7 @@ class ServerState:
 
 
 def not_served(model: str, names: Sequence[str]) -> RequestError:
-    """Make the error (404) for a model that is none of those that are served."""
+    """Make the error (404) for a model that is not served."""
     has = " and ".join(map(repr, names[:_MOST_NAMED]))
     if len(names) > _MOST_NAMED:
         has += f" and {len(names) - _MOST_NAMED} more (GET /v1/models)"

@@ -119,8 +119,8 @@ def _spellings(tokenizer: Tokenizer, mark: str, *, at_start: bool) -> MarkSpelli
 
 
 def _asked(request: ChatCompletionRequest) -> tuple[str, int | None]:
-    """The field that says a budget, and it; -1 is none. Raises `RequestError` for two that
-    differ."""
+    """Return the field that sets a budget, and the budget; -1 is none. Raises `RequestError` for
+    two that differ."""
     found = {name: value for name in _BUDGETS if (value := getattr(request, name)) is not None}
     if request.thinking is not None and request.thinking.budget_tokens is not None:
         found["thinking"] = request.thinking.budget_tokens

@@ -139,7 +139,7 @@ class ToolFields(BaseModel):
 
     @property
     def choice_mode(self) -> str | None:
-        """Read tool_choice as one of its words; None where it names a tool, or is not sent."""
+        """Return tool_choice if it is a word; None if it names a tool, or is absent."""
         choice = self.tool_choice
         if isinstance(choice, AllowedChoice):
             return choice.allowed_tools.mode
@@ -160,8 +160,8 @@ class ToolFields(BaseModel):
         return isinstance(self.tool_choice, NamedTool)
 
     def callable_tools(self) -> tuple[Tool, ...]:
-        """List the tools that an answer may call. Raises `RequestError` for what is no tool, and
-        for a choice among the tools that cannot be kept."""
+        """List the tools that an answer may call. Raises `RequestError` for an invalid tool, and
+        for a choice among the tools that cannot be enforced."""
         tools = _checked(self.tools or ())
         if self.tool_choice == "none":
             return ()

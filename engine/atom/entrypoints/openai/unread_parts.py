@@ -16,6 +16,6 @@ UNREAD_TYPES = tuple(_KINDS)
 
 
 def words_for(part_type: object) -> str | None:
-    """Give the words for a part of this type in a result; None for any other."""
+    """Return the words for a part of this type in a result; None for any other."""
     kind = _KINDS.get(part_type) if isinstance(part_type, str) else None
     return None if kind is None else f"[{kind} left out: this model reads text]"

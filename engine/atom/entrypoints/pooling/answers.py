@@ -68,7 +68,7 @@ class RankedText(msgspec.Struct, frozen=True):
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold one document's place among those that were sent, and its score."""
+    """Hold one document's place among the request's documents, and its score."""
 
     index: Annotated[int, Meta(description="Which of those that were sent.")]
     document: Annotated[RankedText | UnsetType, Meta(description="The document itself.")] = UNSET

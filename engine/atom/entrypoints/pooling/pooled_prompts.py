@@ -56,7 +56,8 @@ class Pooled:
 async def pool(
     asked: Asked, prompts: Sequence[Prompt], *, add_special_tokens: bool, truncates: bool = True
 ) -> Pooled:
-    """Pool each prompt. truncates: they are cut where the request says so; else they were."""
+    """Pool each prompt. truncates: prompts are cut as the request asks; otherwise they have
+    been."""
     request = asked.request
     cut = request.truncate_prompt_tokens if truncates else None
     group = await asked.engine.add_requests(

@@ -60,8 +60,8 @@ class PoolingRequest(RequestBody):
 
 
 class EmbeddingRequest(PoolingRequest):
-    """A body of POST /v1/embeddings. dimensions: so many of the first numbers of each vector, made
-    of length 1 again, for models that were trained so (Matryoshka)."""
+    """Represent a body of POST /v1/embeddings. dimensions: the number of leading values of each
+    vector to keep, normalised to length 1 again, for models that were trained so (Matryoshka)."""
 
     endpoint: ClassVar = Endpoint.EMBEDDINGS
 
@@ -72,8 +72,8 @@ class EmbeddingRequest(PoolingRequest):
 
 
 class ScoreRequest(PoolingRequest):
-    """A body of POST /v1/score: text_1 with text_2, one with one, one with each, or pair by pair.
-    instruction: what a reranker is told to judge by."""
+    """Represent a body of POST /v1/score: text_1 with text_2, one with one, one with each, or pair
+    by pair. instruction: the criterion for a reranker."""
 
     endpoint: ClassVar = Endpoint.SCORE
 
@@ -94,9 +94,9 @@ _Document = Annotated[
 
 
 class RerankRequest(PoolingRequest):
-    """A body of POST /v1/rerank. top_n: the most relevant so many; 0 or nothing for all.
-    return_documents: false leaves their texts out. max_tokens_per_doc, max_tokens_per_query: what
-    is read of each text, from its beginning."""
+    """Represent a body of POST /v1/rerank. top_n: how many of the most relevant documents to
+    return; 0 or absent for all. return_documents: false leaves their texts out. max_tokens_per_doc,
+    max_tokens_per_query: tokens read of each text, from its beginning."""
 
     endpoint: ClassVar = Endpoint.RERANK
 

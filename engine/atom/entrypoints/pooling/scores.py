@@ -67,7 +67,7 @@ async def rerank(asked: Asked, request: RerankRequest) -> bytes:
 
 
 async def _beginning(asked: Asked, text: str, most: int | None) -> str:
-    """The beginning of a text, so many tokens long; all of it for None."""
+    """Return the first `most` tokens of a text; all of it for None."""
     if most is None or len(text.encode()) <= most:  # a token is a byte at least
         return text
     engine, client = asked.engine, asked.client_id
@@ -132,7 +132,7 @@ async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scor
 
 
 async def _compared(asked: Asked, pairs: _Pairs) -> _Scored:
-    """The cosines of the pairs' embeddings; a text that stands in several pairs is read once."""
+    """Return the cosines of the pairs' embeddings; a text in several pairs is embedded once."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     pooled = await pool(asked, texts, add_special_tokens=True)
     of = dict(zip(texts, _unit(pooled.vectors), strict=True))

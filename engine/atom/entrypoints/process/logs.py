@@ -63,15 +63,16 @@ def flush_logs() -> None:
 
 
 def print_error(error: Exception) -> None:
-    """Say on stderr what ends the program, behind all that was logged: it is the last line."""
+    """Print the error that ends the program to stderr, after all log records: it is the last
+    line."""
     flush_logs()
     with contextlib.suppress(OSError):  # the reader of stderr has gone
         print(f"error: {error}", file=sys.stderr)
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Probes and scrapes come every few seconds and say nothing new: what makes a probe fail is
-    logged where it happens."""
+    """Return whether an access is worth logging. Probes and scrapes arrive every few seconds
+    without news: the cause of a failing probe is logged elsewhere."""
     arguments = _access_arguments(record)
     return not arguments or str(arguments[2]).partition("?")[0] not in _PROBED_PATHS
 

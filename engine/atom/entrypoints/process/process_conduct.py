@@ -26,8 +26,9 @@ _STANDARD_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by the
 def open_standard_streams() -> None:
     """Open /dev/null for each standard stream that the process was started without.
 
-    The next files and sockets would get its descriptor: libuv aborts a process that closes such a
-    socket, and what is printed would reach a client. Called before a program opens anything."""
+    Otherwise the next files and sockets would get its descriptor: libuv aborts a process that
+    closes such a socket, and output would reach a client. Called before a program opens anything.
+    """
     for descriptor in range(len(_STANDARD_STREAMS)):
         try:
             os.fstat(descriptor)
@@ -59,10 +60,10 @@ def switch_threads_soon() -> None:
 
 
 def yield_cores() -> None:
-    """Give way to an engine that computes on the same cores, with this thread and those it starts.
+    """Lower the priority of this thread and those it starts, for an engine on the same cores.
 
     When one of the engine's threads has to wait for us, all of them do, at their next barrier; we
-    can use the moments in which they leave a core alone. Where cores are free it changes nothing.
+    can use the moments in which they leave a core idle. With free cores it changes nothing.
     """
     os.nice(_NICENESS)
 

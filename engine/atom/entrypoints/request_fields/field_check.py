@@ -33,9 +33,8 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(slots=True)
 class _Level:
-    """The fields of one object. plain: nothing is to be said of them. rows: refused ones. levels:
-    ones that are objects, or lists of objects, with fields that the table knows. closed: others are
-    refused."""
+    """Hold the field rules of one object. plain: fields without a message. rows: refused ones.
+    levels: objects, or lists of objects, with fields in the table. closed: others are refused."""
 
     plain: set[str] = field(default_factory=set)
     rows: dict[str, FieldRow] = field(default_factory=dict)
@@ -48,8 +47,8 @@ class _Level:
 
 
 def check_fields(data: bytes | bytearray, endpoint: Endpoint) -> list[str]:
-    """The paths of unknown fields. Raises `RequestError` for a field that is refused, or that is
-    misspelled, and for what is no JSON."""
+    """Return the paths of unknown fields. Raises `RequestError` for a field that is refused, or
+    that is misspelled, and for invalid JSON."""
     unknown: list[str] = []
     try:
         _check_object(_object.decode(data), _levels_of(endpoint), (), unknown)

@@ -42,9 +42,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldRow:
-    """A row of the table of request fields. note: of a refused field the remedy, of a harmless one
-    the reason, of an honoured one what is particular here. nothing: values of a refused field that
-    ask for nothing, besides null. opaque: an object whose keys are its sender's own. closed: one in
+    """Describe one request field. note: of a refused field the remedy, of a harmless one the
+    reason, of an honoured one its particulars. nothing: values of a refused field that request
+    nothing, besides null. opaque: an object whose keys are its sender's own. closed: an object in
     which unknown fields are refused, since they would have changed the answer."""
 
     path: str

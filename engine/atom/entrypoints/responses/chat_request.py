@@ -49,8 +49,8 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request with what became of it. items: the input's, as they are stored; chat: what is
-    asked of the model."""
+    """Hold a request and its translation. items: the input's, as they are stored; chat: the request
+    to the model."""
 
     items: Sequence[Mapping[str, Any]]
     tools: ChatTools
@@ -62,7 +62,7 @@ def asked_chat(
     before: Sequence[Mapping[str, Any]],
     items: Sequence[Mapping[str, Any]],
 ) -> Asked:
-    """Translate a request to a chat. before: items of the conversation that it goes on with; items:
+    """Translate a request to a chat. before: items of the conversation that it continues; items:
     its own. Raises `RequestError`."""
     conversation = [*before, *items]
     tools = chat_tools(request.tools or ())

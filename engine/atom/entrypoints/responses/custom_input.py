@@ -21,7 +21,8 @@ _PAIR_CHARS = 12
 
 
 class CustomInput:
-    """Pieces of arguments in, pieces of text out; what `feed` and `finish` give makes up `text`."""
+    """Convert pieces of arguments to pieces of text; the results of `feed` and `finish` make up
+    `text`."""
 
     def __init__(self) -> None:
         self._raw: list[str] = []
@@ -31,7 +32,7 @@ class CustomInput:
         self._ended = False
 
     def feed(self, piece: str) -> str:
-        """Give the text that is certain now."""
+        """Return the text that is certain now."""
         self._raw.append(piece)
         if self._ended:
             return ""
@@ -78,8 +79,8 @@ class CustomInput:
 
 
 def _escape_width(held: str, position: int) -> int | None:
-    """Count an escape's characters, with those of a pair's second half; None while more must
-    come."""
+    """Count an escape's characters, with those of a pair's second half; None if it is
+    incomplete."""
     rest = len(held) - position
     if rest < _ESCAPE_CHARS:
         return None

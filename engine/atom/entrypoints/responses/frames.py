@@ -42,7 +42,7 @@ class ResponseFrames:
         begun: ResponseObject,
         keep: Callable[[ResponseObject], None],
     ) -> None:
-        """begun: the response before anything has come. keep: told of it when it is complete."""
+        """begun: the response before any output. keep: called with it when it is complete."""
         self._answers = answers
         self._reader = reader
         self._output = reader.output
@@ -57,7 +57,7 @@ class ResponseFrames:
         )
 
     def shows_as_is(self, index: int) -> bool:
-        """No event is like another: each has its number."""
+        """Return False: no event equals another, since each has its number."""
         return False
 
     def text(self, index: int, text: str) -> bytes:

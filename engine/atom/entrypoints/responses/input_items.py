@@ -45,13 +45,13 @@ _LONGEST_WORD = 64
 
 
 def text_input(text: str) -> list[dict[str, Any]]:
-    """Write an input that is a text as the item that it stands for."""
+    """Convert a text input to its message item."""
     content = [{"type": "input_text", "text": text}]
     return [{"type": "message", "role": "user", "content": content}]
 
 
 def kind_of(item: Item) -> str:
-    """Read an item's type; messages need not say it."""
+    """Return an item's type; messages may omit it."""
     kind = item.get("type")
     if kind is None and "role" in item:
         return "message"
@@ -66,8 +66,8 @@ def item_prefix(item: Item) -> str:
 def chat_messages(
     items: Sequence[Item], instructions: str | None, tools: ChatTools
 ) -> list[Message]:
-    """Translate items to messages. tools: by whose names the model knows what it called. Raises
-    `RequestError` naming the item that cannot be read."""
+    """Translate items to messages. tools: with the model's names of them. Raises `RequestError`
+    naming the item that cannot be read."""
     messages = _Messages()
     if instructions:
         messages.add({"role": "system", "content": instructions})
@@ -186,13 +186,13 @@ def _call_output(item: Item, place: str, tools: ChatTools) -> Message:
 
 
 def _readable(part: Any) -> Any:
-    """A part of what a tool gave back, or words for one that the model cannot read."""
+    """Return a part of a tool's result, or words for one that the model cannot read."""
     words = words_for(part.get("type")) if isinstance(part, dict) else None
     return part if words is None else {"type": "input_text", "text": words}
 
 
 def _reasoning(item: Item, place: str, tools: ChatTools) -> Message | None:
-    """Read the reasoning's own text, else what `encrypted_content` holds of ours, else its
+    """Read the reasoning's own text, else our sealed text in `encrypted_content`, else its
     summary."""
     text = _text_of(item.get("content") or [], f"{place}.content")
     sealed = item.get("encrypted_content")

@@ -63,8 +63,8 @@ class MessageItem(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
-    """The model's reasoning. summary: always empty, since nothing sums it up here.
-    encrypted_content: as `reasoning_content` writes it, where it is asked for."""
+    """Represent the model's reasoning. summary: always empty, since this server writes none.
+    encrypted_content: as `reasoning_content` writes it, if requested."""
 
     id: Annotated[str, Meta(description="Id of the item.")]
     content: Annotated[
@@ -152,7 +152,7 @@ class TextEcho(msgspec.Struct, frozen=True):
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
-    """The response as it stands: with what was asked for, and what has come."""
+    """Represent the response so far: the request's options, and the output."""
 
     id: Annotated[str, Meta(description="Ends with the request's id.")]
     object: Annotated[Literal["response"], Meta(description="Always response.")] = "response"

@@ -215,7 +215,7 @@ class OutputItems:
         return begun + self._open.add(found.text, logprobs or [])
 
     def end(self, status: ItemStatus) -> list[told.Event]:
-        """End the open item; an answer that said nothing at all is a message without text."""
+        """End the open item; an empty answer is a message without text."""
         events: list[told.Event] = []
         if self._open is None and not self.items:
             events = self._begin(_Message(0, self._new_id))

@@ -170,7 +170,8 @@ class ResponsesRequest(SamplingFields, ConversationFields):
 
     @property
     def most_logprobs(self) -> int | None:
-        """Count the likeliest tokens that are told beside each of the text's; None to tell none."""
+        """Return how many of the likeliest tokens to report with each token of the text; None for
+        none."""
         if self.top_logprobs or self.includes(TEXT_LOGPROBS):
             return self.top_logprobs or 0
         return None

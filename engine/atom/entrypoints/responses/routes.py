@@ -64,8 +64,8 @@ Fields = TypeVar("Fields", bound=ConversationFields)
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """An answer that was queued, and how it is to come. before: items of the conversation that it
-    goes on with; items: its own input's."""
+    """Hold a queued answer, and its delivery options. before: items of the conversation that it
+    continues; items: its own input's."""
 
     answers: Answers
     reader: AnswerReader
@@ -80,7 +80,7 @@ class _Begun:
 def responses_handlers(
     app: FastAPI, state: ServerState, store: ResponseStore
 ) -> dict[str, Handler]:
-    """Build the handlers that answer a POST, by path. `app` is told of them for its document."""
+    """Build the handlers that answer a POST, by path, and add their documentation to `app`."""
 
     async def create_response(http: Request) -> Response:
         with state.body_share() as share:
@@ -116,7 +116,8 @@ def responses_handlers(
 async def _read(
     http: Request, state: ServerState, store: ResponseStore, kind: type[Fields], share: BodyShare
 ) -> tuple[Fields, Asked, Sequence[Any], str]:
-    """The request, what it asks for, the items of the conversation before it, and its sender."""
+    """Return the request, its translation, the items of the conversation before it, and its
+    sender."""
     client_id = state.clients.of(http.scope)
     turns = state.turns.of(client_id)
     request = await read_body(http, kind, share, turns)

@@ -73,7 +73,7 @@ EXAMPLE_RESPONSE = ResponseObject(
 def begun_response(
     request: ResponsesRequest, head: AnswerHead, defaults: GenerationDefaults, *, stores: bool
 ) -> ResponseObject:
-    """The response that says what was asked for, values of ours where nothing was."""
+    """Build the initial response with the request's options, and our defaults for the others."""
     reasoning = request.reasoning or ReasoningConfig()
     text = request.text or TextConfig()
     form: dict[str, Any] = {"type": "text"}
@@ -134,7 +134,7 @@ def response_end(answers: Answers) -> tuple[ItemStatus, IncompleteDetails | None
 
 
 class AnswerReader:
-    """Pieces of an answer to its items, and to what is told of them: whole and streamed alike."""
+    """Convert pieces of an answer to items and events, for whole and streamed answers alike."""
 
     def __init__(self, answers: Answers, output: OutputItems) -> None:
         self.output = output
@@ -144,8 +144,8 @@ class AnswerReader:
         self._logprobs: list[TextLogprob] = []
 
     def take(self, piece: Piece) -> list[told.Event]:
-        """Log-probabilities come with the text that they are of, which may be held back yet; those
-        of reasoning and calls are not told."""
+        """Process a piece. Log-probabilities accompany their text, which may still be held back;
+        those of reasoning and calls are not shown."""
         self._logprobs += text_logprobs(piece.logprobs, self._answers.names)
         events: list[told.Event] = []
         for found in events_in(self._parser, piece):
@@ -158,7 +158,7 @@ class AnswerReader:
 async def whole_response(
     answers: Answers, reader: AnswerReader, begun: ResponseObject
 ) -> ResponseObject:
-    """Collect an answer to its end. Raises what its stream raises."""
+    """Collect an answer to its end. Raises its stream's errors."""
     (choice,) = answers.readers
     async for outputs in answers.group:
         for _, output in outputs:

@@ -102,7 +102,7 @@ def size_bytes_of(response: StoredResponse, items: Sequence[msgspec.Raw]) -> int
 
 class ResponseStore:
     def __init__(self, limit_bytes: int = DEFAULT_BYTES, off_because: str = "") -> None:
-        """off_because: why there is none, with the remedy."""
+        """off_because: why there is no store, with the remedy."""
         self._limit_bytes = limit_bytes
         self._off_because = off_because
         self._shares: dict[str, _Share] = {}
@@ -177,5 +177,5 @@ class ResponseStore:
 
 
 def owner_of(client_id: str) -> str:
-    """Name the owner of what a client stores: addresses change, and tell no one."""
+    """Name the owner of a client's stored responses; "" for an address, which identifies no one."""
     return client_id if client_id.startswith(_TOLD_APART) else ""

@@ -36,8 +36,8 @@ class CallableTool:
 
 @dataclass(frozen=True, slots=True)
 class ChatTools:
-    """Tools as a chat takes them. by_name: of each function, the tool of the client. passed_over:
-    places of those that cannot be called here."""
+    """Hold tools as a chat takes them. by_name: of each function, the tool of the client.
+    passed_over: places of the ignored ones."""
 
     functions: tuple[dict[str, Any], ...] = ()
     by_name: Mapping[str, CallableTool] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class ChatTools:
         return self.function_named(name, namespace) or prefixed(name, namespace)
 
     def function_named(self, name: str, namespace: str = "") -> str | None:
-        """Find the name that the model knows a tool by; without a namespace the only tool of that
-        name in any. None where there is no such tool, or more than one."""
+        """Find the model's name of a tool; without a namespace the only tool of that name in any.
+        None if there is no such tool, or more than one."""
         for flat in (name, prefixed(name, namespace)):
             tool = self.by_name.get(flat)
             if tool is not None and (tool.name, tool.namespace) == (name, namespace):
@@ -73,7 +73,8 @@ def prefixed(name: str, namespace: str) -> str:
 
 
 def chat_tools(tools: Sequence[Mapping[str, Any]], where: str = "tools") -> ChatTools:
-    """Raises `RequestError` for what is no tool, and for two of one name."""
+    """Convert tools to functions. Raises `RequestError` for an invalid tool, and for two of one
+    name."""
     functions: list[dict[str, Any]] = []
     by_name: dict[str, CallableTool] = {}
     passed_over: list[str] = []
@@ -104,7 +105,7 @@ def chat_tools(tools: Sequence[Mapping[str, Any]], where: str = "tools") -> Chat
 def _each(
     tools: Sequence[Mapping[str, Any]], where: str
 ) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Every tool with its place, those of namespaces with the namespace's name."""
+    """Yield every tool with its place, those of namespaces with the namespace's name."""
     for index, tool in enumerate(tools):
         place = f"{where}[{index}]"
         kind = tool.get("type")
@@ -144,7 +145,7 @@ def _function(name: str, tool: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _custom_function(name: str, tool: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """A function of one text. A regex is kept to where it can be enforced; a lark grammar is told,
+    """Build a function of one text. A regex is enforced if possible; a lark grammar is described,
     as every format is."""
     described = tool.get("description") or ""
     text: dict[str, Any] = {"type": "string"}

@@ -148,7 +148,7 @@ class ApiFleet:
             listener.close()  # a connection that no process accepts is to be refused
 
     async def _open_model(self) -> Config:
-        """The processor is only made to find what is wrong with it here, once."""
+        """Open the model; the processor is made only to report its faults here, once."""
         config, _ = await on_daemon_thread(lambda: open_model(self._options), name=OPENING_THREAD)
         return config
 
@@ -219,7 +219,7 @@ class ApiFleet:
             self._fail(server.last_words)
 
     def _lose(self, reason: str, message: RankLost | ServerLost) -> None:
-        """The HTTP processes finish what is open, and end."""
+        """Let the HTTP processes finish their open requests, and end."""
         self._tell(message)
         if not self._lost.done():
             self._lost.set_result(reason)
@@ -264,7 +264,7 @@ class ApiFleet:
         return max(1 if server.returncode != 0 else 0 for server in self._servers)
 
     async def _close(self) -> None:
-        """Nothing of ours is left after this."""
+        """End all processes; none is left after this."""
         if not (self._terminating or self._failed.done()):
             self._terminate()
         served = self._all_ready.is_set()

@@ -42,8 +42,8 @@ ShowProgress = Callable[[str, float], None]
 
 class EngineSource(Protocol):
     async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
-        """An engine that has not been started. show: told of its start-up; expect: of the bytes
-        that a download brings. Raises `AtomError`."""
+        """Return an engine that has not been started. show: called with its progress; expect: with
+        the bytes of a download. Raises `AtomError`."""
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
         """Open the exchange with the HTTP processes that share the opened engine; None when it is
@@ -120,8 +120,8 @@ def _sessions(options: ServerOptions) -> ReplicaSessions:
 
 
 class WorkersEngine:
-    """No engine of its own: --worker-urls name the servers that compute. How many requests may wait
-    is their business."""
+    """Serve without an engine: --worker-urls name the servers that compute. They bound how many
+    requests may wait."""
 
     def __init__(self, options: ServerOptions) -> None:
         unbounded = dataclasses.replace(options.engine, max_waiting_requests=0)
@@ -161,8 +161,8 @@ class AttachedEngine:
     def __init__(
         self, options: ServerOptions, client: int, say_ports: Callable[[ClientPorts], None]
     ) -> None:
-        """client: this process' number among those that talk to the engine; from 1. say_ports: told
-        where it listens to engine processes of other nodes, if there are any."""
+        """client: this process' number among the engine's clients; from 1. say_ports: called with
+        the ports on which it listens to engine processes of other nodes, if there are any."""
         self._options = options
         self._client = client
         self._say_ports = say_ports
@@ -215,7 +215,7 @@ class AttachedEngine:
 
 
 def _with_its_share(config: Config, api_servers: int) -> Config:
-    """Each HTTP process lets so many wait that all together keep to the bound, about."""
+    """Divide the bound of waiting requests among the HTTP processes, approximately."""
     bound = config.scheduler.max_waiting_requests
     if not bound:
         return config

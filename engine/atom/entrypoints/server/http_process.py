@@ -65,12 +65,11 @@ def _waits_for(alone: bool) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server without its own signal handling (signals first drain the engine), and with a
-    tick a second, for the Date header, instead of ten: that is most of what an idle server
-    costs."""
+    """Run uvicorn without its signal handling (signals first drain the engine), and with one tick a
+    second, for the Date header, instead of ten: that is most of an idle server's cost."""
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
-        """Serve an app; of the options those of connections count."""
+        """Serve an app; only the options about connections are used."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -119,9 +118,9 @@ class HttpProcess:
         announce: Callable[[EngineReport], None],
         alone: bool = True,
     ) -> None:
-        """announce: told once that requests are taken. stop_signals: those that `stop` is called
-        by. alone: False where another process speaks for the server: nothing is shown on a terminal
-        then, and /health waits for `all_ready`."""
+        """announce: called once requests are taken. stop_signals: those that `stop` is called by.
+        alone: False if another process speaks for the server: then nothing is shown on a terminal,
+        and /health waits for `all_ready`."""
         self._options = options
         self._listener = listener
         self._source = source
@@ -274,8 +273,8 @@ class HttpProcess:
             logger.warning("%d requests did not finish in time", draining.result())
 
     async def _hand_over(self, engine: AsyncLLMEngine) -> None:
-        """Let other replicas go on with what is open, as soon as there are any; the device is free
-        once they do."""
+        """Let other replicas continue the open answers, as soon as there are any; the device is
+        free once they do."""
         if self._options.handover_url is None:
             return
         while not await engine.hand_over():
@@ -284,7 +283,7 @@ class HttpProcess:
         await engine.end_core(_ENGINE_END_SECONDS)
 
     async def _relay_rest(self, engine: AsyncLLMEngine) -> None:
-        """Wait for answers that go on at other replicas, since the engine here is dead."""
+        """Wait for answers that continue on other replicas, since the engine here is dead."""
         idle = asyncio.ensure_future(engine.wait_idle(self._options.drain_seconds))
         await first_of(idle, asyncio.ensure_future(self._stopping.stop_now.wait()))
 

@@ -15,25 +15,25 @@ class ModelOpened(msgspec.Struct, frozen=True, tag="model_opened"):
 
 
 class AllReady(msgspec.Struct, frozen=True, tag="all_ready"):
-    """Every HTTP process takes requests, so /health may say so: a client that it told earlier
-    could reach another process on the same port that does not."""
+    """Announce that every HTTP process takes requests, so that /health may report it: earlier, a
+    client could reach another process on the same port that does not."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="engine_failed"):
-    """Nothing can be served any more, for this reason."""
+    """Announce that the engine has failed, with the reason."""
 
     message: str
 
 
 class RankLost(msgspec.Struct, frozen=True, tag="rank_lost"):
-    """A rank of the engine has ended, and others serve on: finish what they serve, then end."""
+    """Announce the end of one rank while others continue: finish the open requests, then end."""
 
     rank: int
     message: str
 
 
 class ServerLost(msgspec.Struct, frozen=True, tag="server_lost"):
-    """Tells that another HTTP process has ended: finish what is open here, then end."""
+    """Announce the end of another HTTP process: finish the open requests here, then end."""
 
     message: str
 

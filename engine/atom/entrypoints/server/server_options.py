@@ -21,22 +21,22 @@ from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of the OpenAI-compatible server. access: beside the users' keys. api_servers: HTTP
-    processes on the one port. created: seconds since 1970 that the API shows as the model's, the
-    same in all of them; None for the time of the start. console: a page for browsers at /.
-    body_memory_bytes: for the bodies of requests that are being read, in each of them; 0 for no
-    bound. responses_store_bytes: for responses that are kept, where one process serves alone; 0
-    to keep none. allowed_origins: of web pages whose requests browsers are told to let through.
-    otlp_traces_endpoint: URL that spans of requests go to; None for no spans.
-    keep_alive_seconds: longer than clients keep a connection that is idle (5 to 60 s), which
-    they would find closed as they use it again. handover_url: of a Service whose pods serve the
-    same model, at which open answers go on when this server has to end; None for none.
-    worker_urls: of the servers that compute, where this one has no engine; none where it has.
-    fairness_header: of requests, that a gateway in front sets to name the client; None to
-    believe none. lora_modules_file: that adapters are followed in. root_path: prefix that a
-    proxy shows it under. served_names: that requests may name the model by; none for its own.
-    template_kwargs: variables of the chat template where a request has none. tool_call_parser,
-    reasoning_parser: names out of `tool_parsers`. verbose: the start-up table has backends."""
+    """Hold the options of the OpenAI-compatible server. access: beside the users' keys.
+    api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows as
+    the model's, equal in all of them; None for the time of the start. console: a page for browsers
+    at /. body_memory_bytes: for the bodies of requests that are being read, in each process; 0 for
+    no bound. responses_store_bytes: for stored responses, if one process serves alone; 0 to store
+    none. allowed_origins: of web pages whose requests browsers let through. otlp_traces_endpoint:
+    URL that spans of requests are sent to; None for no spans. keep_alive_seconds: longer than
+    clients keep an idle connection (5 to 60 s), which they would otherwise find closed at its next
+    use. handover_url: of a Service whose pods serve the same model, on which open answers continue
+    when this server has to end; None for none. worker_urls: of the servers that compute, if this
+    one has no engine; empty if it has. fairness_header: of requests, that a gateway in front sets
+    to name the client; None to trust none. lora_modules_file: the file of adapters to follow.
+    root_path: prefix under which a proxy shows it. served_names: requests' names of the model;
+    empty for its own. template_kwargs: variables of the chat template that a request does not set.
+    tool_call_parser, reasoning_parser: names from `tool_parsers`. verbose: the start-up table has
+    backends."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"

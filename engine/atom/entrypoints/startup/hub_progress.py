@@ -31,8 +31,8 @@ async def follow_download(
     note: Callable[[str, float], None],
     expect: Callable[[int], None],
 ) -> None:
-    """Follow a model's download until cancelled. note: told of the share that is there, while
-    something is missing; expect: of the bytes that there will be."""
+    """Follow a model's download until cancelled. note: called with the share done, while something
+    is missing; expect: with the expected bytes."""
     is_bucket = model.startswith(SCHEME)
     if not is_bucket and not is_hub_id(model):
         return

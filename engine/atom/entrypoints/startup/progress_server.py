@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class ProgressServer:
-    """Serves start-up's progress over HTTP; calls `progress` for each request, on a thread of its
-    own."""
+    """Serve start-up's progress over HTTP; calls `progress` for each request, on a separate
+    thread."""
 
     def __init__(self, progress: Callable[[], dict[str, object]], port: int) -> None:
         class Handler(BaseHTTPRequestHandler):

@@ -35,7 +35,7 @@ class Address:
 
 
 def next_steps(address: Address) -> Iterator[str]:
-    """Lines that say what can be done with a server now."""
+    """Yield lines that suggest the next steps with a server."""
     url = address.reachable
     yield f"chat in a browser   {url}/" if address.console else f"the API's pages     {url}/docs"
     key = ' -H "Authorization: Bearer $KEY"' if address.needs_key else ""

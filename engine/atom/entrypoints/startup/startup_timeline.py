@@ -87,7 +87,7 @@ class StartupTimeline:
         return shown
 
     def measured(self) -> dict[str, Any]:
-        """Describe for /server_info what start-up took; null where it was not measured."""
+        """Return the measured times of start-up for /server_info; null if not measured."""
         return {
             "startup_seconds": _rounded(self._ready_seconds),
             "weights_loading_seconds": _rounded(self._loading_seconds),

@@ -96,7 +96,7 @@ class ModelRouter:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether every model is served, or wakes up where it is asked for."""
+        """Return whether every model is served, or wakes up on request."""
         return self._refusal() is None
 
     def _refusal(self) -> tuple[EngineState, str] | None:
@@ -131,7 +131,7 @@ class ModelRouter:
     # ---- one model's --------------------------------------------------------------------------
 
     async def _route(self, http: Request, send: Send) -> None:
-        """Let a model answer, once it is awake. Raises `AtomError` where none does."""
+        """Let a model answer, once it is awake. Raises `AtomError` if none does."""
         if http.scope["path"] in _OWN_AFFAIR:
             raise RequestError(
                 "models of this server sleep and wake up as they are asked for; pin those that are "
@@ -174,7 +174,7 @@ class ModelRouter:
             return await read_parsed(http, share, turns, _named)
 
     def _of_name(self, name: str | None) -> RoutedModel:
-        """Raises `RequestError` where none of the models is meant."""
+        """Return the model of a name. Raises `RequestError` if there is none."""
         names = [each for model in self._models for each in model.state.all_names()]
         if name is None:
             raise RequestError(
@@ -197,7 +197,7 @@ def _named(body: bytearray) -> tuple[str | None, bytearray]:
 
 
 class _Replayed:
-    """Gives a body that was read once more, and then what comes."""
+    """Replay a body that was read, and then pass further messages on."""
 
     def __init__(self, body: bytearray, receive: Receive) -> None:
         self._body: bytearray | None = body

@@ -34,7 +34,7 @@ class Sleeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HoldLimits:
-    """Limits of requests that wait for their model. most: of one model; 0 for any number. seconds:
+    """Limit the requests that wait for their model. most: of one model; 0 for any number. seconds:
     that one may wait; None for any time."""
 
     most: int
@@ -60,8 +60,8 @@ class ModelTurns:
 
     @contextlib.asynccontextmanager
     async def turn_of(self, name: str) -> AsyncIterator[None]:
-        """A context in which the model is awake, and stays so. Raises `RequestError`: 503 where too
-        many wait for it, or it could not be woken up; 504 where it was not awake in time."""
+        """Keep the model awake within the context. Raises `RequestError`: 503 if too many wait for
+        it, or it could not be woken up; 504 if it was not awake in time."""
         held = self._device.num_waiting(name)
         if self._limits.most and held >= self._limits.most:
             raise RequestError(

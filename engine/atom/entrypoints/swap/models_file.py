@@ -40,7 +40,7 @@ SERVERS_OWN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model of the file. options: flags of its own, by name without dashes in front."""
+    """Describe a model of the file. options: its own flags, by name without leading dashes."""
 
     name: str
     model: str
@@ -69,8 +69,8 @@ def read_models_file(file: Path) -> list[ModelEntry]:
 
 
 def check_shares(file: Path, shares: Sequence[tuple[ModelEntry, float]], capacity: float) -> None:
-    """Raises `ConfigError` for models that could never be awake beside those that are pinned.
-    shares: of the device's memory, by model; capacity: of all that are awake."""
+    """Raise `ConfigError` for models that could never be awake beside the pinned ones. shares: of
+    the device's memory, by model; capacity: of all that are awake."""
     pinned = sum(share for entry, share in shares if entry.pinned)
     for entry, share in shares:
         beside = pinned - share if entry.pinned else pinned

@@ -53,8 +53,8 @@ class DeviceCollector(Collector):
 
 
 class Merged(Collector):
-    """Several collectors' metrics, those of one name as one; a series that two have, such as the
-    version's, once."""
+    """Merge several collectors' metrics, those of one name into one; a series that two have, such
+    as the version's, appears once."""
 
     def __init__(self, collectors: Sequence[Collector]) -> None:
         self._collectors = collectors

@@ -71,7 +71,7 @@ class ModelsProcess:
         stop_signals: Sequence[signal.Signals] = (),
         announce: Callable[[Sequence[EngineReport]], None],
     ) -> None:
-        """announce: told once that requests are taken."""
+        """announce: called once requests are taken."""
         self._models = models
         self._listener = listener
         self._announce = announce

@@ -19,8 +19,8 @@ ROUNDING = 1e-9  # shares are sums of decimal fractions
 
 @dataclass(frozen=True, slots=True)
 class SwapRule:
-    """Holds how long models wait for each other. most_wait: seconds for which a model that is asked
-    for lets those that are awake take more requests. least_awake: seconds for which a model stays
+    """Bound how long models wait for each other. most_wait: seconds for which awake models may take
+    more requests while another model is requested. least_awake: seconds for which a model stays
     that has woken up, unless another has waited for the longer one. most_drain: seconds for which a
     model that has to make room may compute after that, before its requests are preempted."""
 
@@ -92,8 +92,7 @@ def decide(models: Sequence[ModelView], capacity: float, rule: SwapRule, now: fl
 
 
 def _enough(models: Iterable[ModelView], missing: float) -> list[ModelView]:
-    """Return the first models whose shares make up what is missing; none where all of them do
-    not."""
+    """Return the first models whose shares add up to `missing`; empty if all of them do not."""
     taken: list[ModelView] = []
     for each in models:
         taken.append(each)

@@ -75,7 +75,7 @@ class RequestSpan(RequestTrace):
     # ---- the end ------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End the span: nothing is told after this."""
+        """End the span, and record nothing after it."""
         self._span.set_attribute("http.response.header.x-request-id", [self.request_id])
         if self.http_status:
             self._span.set_attribute("http.response.status_code", self.http_status)
@@ -108,13 +108,13 @@ class RequestSpan(RequestTrace):
         self._event("finished", [self._last_end])
 
     def _event(self, name: str, times: Iterable[float | None]) -> None:
-        """Add the first of what happened to several requests, if it did."""
+        """Add the earliest of several requests' events, if there is one."""
         first = min((seconds for seconds in times if seconds), default=None)
         if first is not None:
             self._span.add_event(name, timestamp=self._epoch_ns + int(first * 1e9))
 
     def _error_type(self) -> str:
-        """Tell why there is no whole answer; "" where there is one."""
+        """Return why the answer is incomplete; "" if it is complete."""
         if isinstance(self.fault, asyncio.CancelledError) or self.http_status == _CLIENT_LEFT:
             return "client_left"
         if self.fault is not None:

@@ -63,7 +63,7 @@ class TracedRequests:
 
 
 def _caller_of(scope: Scope) -> Context:
-    """Read the caller's span from the headers; one that is malformed is none."""
+    """Read the caller's span from the headers; a malformed one is ignored."""
     carrier: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1")

@@ -9,7 +9,7 @@ _REFERENCE = "·"
 
 
 def text_chart(chart: Chart, columns: int = 64, rows: int = 14) -> str:
-    """Lines of text without colours: the title, the picture with its axes, and what marks mean."""
+    """Draw lines of text without colours: the title, the picture with its axes, and the legend."""
     cells = [[" "] * columns for _ in range(rows)]
     marked = [(line, _mark(chart, line)) for line in chart.series]
     for line, mark in reversed(marked):  # the first one is drawn last, and is seen

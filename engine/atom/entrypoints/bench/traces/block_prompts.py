@@ -17,8 +17,8 @@ from atom.entrypoints.bench.workload import Ask
 
 
 class BlockPrompts:
-    """Prompts of a trace. seed: another one is other tokens for every id, so what a server has
-    cached of a replay is no help to the next."""
+    """Make the prompts of a trace. seed: another one gives other tokens for every id, so a replay
+    does not profit from a server's cache of an earlier one."""
 
     def __init__(self, requests: Sequence[TracedRequest], vocab_size: int, seed: int) -> None:
         self._requests = requests

@@ -23,8 +23,8 @@ _EXAMPLE = '{"timestamp": 0, "input_length": 40, "output_length": 8, "hash_ids":
 
 @dataclass(frozen=True, slots=True)
 class TraceUnits:
-    """Units of a trace's numbers. block_tokens: tokens of a hash id; second: what one unit of its
-    times is in seconds."""
+    """Define units of a trace's numbers. block_tokens: tokens of a hash id; second: one unit of its
+    times in seconds."""
 
     block_tokens: int
     second: float
@@ -92,7 +92,7 @@ class _Reader:
         return tuple(ids)
 
     def _departure(self, entry: dict[str, Any], where: str) -> Departure:
-        """Read when a request is sent: with a delay that long after what it waits for, without one
+        """Read when a request is sent: with a delay, that long after its predecessors; without one,
         at its timestamp, but never before an answer that it waits for."""
         after = self._after(entry, where)
         at = _seconds(entry, "timestamp", where)
@@ -154,7 +154,8 @@ def _name(entry: dict[str, Any], field: str, where: str) -> str | None:
 
 
 def _size_that_fits(input_tokens: int, ids: int) -> str:
-    """A power of two by which the line would be right, where there is one."""
+    """Suggest a power of two as the block size with which the line would be valid, if there is
+    one."""
     for size in (1 << power for power in range(3, 14)):
         if size != 512 and not blocks_do_not_fit(input_tokens, ids, size):
             return f"; {size} would fit this line"

@@ -9,10 +9,9 @@ from atom.entrypoints.bench.replay import Departure
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """Counts of tokens, and blocks that begin the prompt.
-
-    hash_ids: the same id is the same tokens in every prompt of the same scope; tokens behind the
-    last whole block are the request's own where it has no id. block_tokens: of each id."""
+    """Hold counts of tokens, and the blocks that begin the prompt.
+    hash_ids: equal ids are equal tokens in every prompt of the same scope; tokens after the last
+    whole block are the request's own if it has no id. block_tokens: of each id."""
 
     input_tokens: int
     output_tokens: int

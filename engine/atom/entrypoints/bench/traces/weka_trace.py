@@ -24,9 +24,8 @@ _NOT_AWAITED = "async_launched"  # status of a sub-agent that its parent goes on
 
 
 def read_weka_trace(path: Path, second: float, count: int | None) -> list[TracedRequest]:
-    """The first `count` requests of a file or of a folder's files in order of their names, or all.
-
-    second: what a second of the recording is in seconds. Raises `ConfigError` with the place."""
+    """Read the first `count` requests of a file or of a folder's files in order of their names, or
+    all. second: a second of the recording in seconds. Raises `ConfigError` with the place."""
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     requests: list[TracedRequest] = []
     for file in files:
