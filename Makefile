@@ -12,7 +12,6 @@ STAMP := $(VENV)/.ready
 SEED ?= 1
 # What the demo serves; a name that the environment has for other things does not count.
 MODEL := atom-tiny
-PYTEST := $(PY) -m pytest --randomly-seed=$(SEED)
 FRESH := ATOM_TEST_SEEDS=fresh $(PY) -m pytest
 
 # Images of Python set it often. Here processes start by the hundred: what is compiled is kept.
@@ -78,28 +77,33 @@ FILES :=
 check: $(STAMP) ## Format, lint and the nearest tests of what changed against main, or of FILES="…"; a minute
 	@$(PY) -m tools.check $(FILES)
 
-INTERPRETED := tests/engine/ops/test_interpreted.py
-QUICK := not cluster and not gpu and not aiter and not slow
+# Parts of a suite run side by side: checks, integration, engine, kernels, operator, cluster.
+SUITE = @$(PY) -m tools.suite $(1) --seed $(SEED) $(if $(DEBTS),--refuse-debts)
+PARTS = $(addprefix --part ,$(1))
+# Set by CI: a skip that neither has an owner nor is accepted fails the run.
+DEBTS :=
+
+.PHONY: test
+test: $(STAMP) ## This commit works: checks, and every class of fault by its smallest instance
+	$(call SUITE,test)
+
+.PHONY: test-all
+test-all: $(STAMP) ## The tests that make test leaves out: whole matrices, other projects' controllers
+	$(call SUITE,all)
 
 .PHONY: test-unit
-test-unit: test-integration test-engine test-interpreted test-operator ## Unit and integration tests; no cluster, no GPU
+test-unit: $(STAMP) ## Those tests of make test that need no cluster
+	$(call SUITE,test $(call PARTS,integration engine kernels operator))
 
-# Side by side in pieces of about the same work, so that no core is idle at the end.
-.PHONY: test-integration
+.PHONY: test-integration test-engine test-operator test-interpreted
 test-integration: $(STAMP) ## Engines and servers as a whole, in their processes
-	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine/integration
-
-.PHONY: test-engine
+	$(call SUITE,test $(call PARTS,integration))
 test-engine: $(STAMP) ## The engine's parts, with the kernels compiled for every card
-	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine --ignore tests/engine/integration --ignore $(INTERPRETED)
-
-.PHONY: test-operator
+	$(call SUITE,test $(call PARTS,engine))
 test-operator: $(STAMP) ## The operator, and all that is no engine: tools, documents, pages
-	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine
-
-.PHONY: test-interpreted
+	$(call SUITE,test $(call PARTS,operator))
 test-interpreted: $(STAMP) ## The kernels in Triton's interpreter, which is one process for minutes
-	$(PYTEST) $(INTERPRETED)
+	$(call SUITE,test $(call PARTS,kernels))
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## The parity matrix on this machine's GPU; writes docs/results/gpu-parity.md
@@ -126,11 +130,6 @@ browser: ## Install Debian's Chromium, in which test-long opens the pages
 test-long: agents browser ## The tests that take minutes each, and random search with fresh seeds
 	$(FRESH) -m "(slow or hypothesis) and not cluster and not gpu and not aiter"
 	@$(PY) -m tools.cluster_tests --long
-
-.PHONY: test
-test: lint types layers ## Everything: the only command a change needs
-	@echo "unit and cluster tests, side by side; each one's output follows when it has ended"
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-cluster test-unit
 
 # ---- cluster and demo ----------------------------------------------------------------------------
 

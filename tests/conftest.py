@@ -8,6 +8,7 @@ about threads asks for them. Read when torch is imported, so set before anything
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import tempfile
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.kernels import interpreter_choice
 from tests.support.random_search import FRESH_SEEDS, draw_the_same_everywhere
 
-pytest_plugins = ["tests.support.suite_record"]
+pytest_plugins = ["tests.support.suite_record", "tests.support.thinned_cases"]
 
 # How long an example takes says nothing where others use the cores. And the daily run fails for
 # faults, not for luck: its examples are the same each time.
@@ -57,7 +58,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if config.option.collectonly:
-        gc.freeze()  # the process ends, and pytest walks five times over what is not frozen
+        gc.freeze()  # else pytest walks five times over everything
+        atexit.register(gc.unfreeze)
     else:
         gc.unfreeze()  # libraries complain of what is not collected at the end
 

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -30,8 +30,8 @@ class RunRecord:
     ids; skipped: node id and reason.
     """
 
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    ran: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    seconds: dict[str, float] = field(default_factory=dict)
+    ran: dict[str, int] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
@@ -40,6 +40,21 @@ class RunRecord:
         told = json.loads(file.read_text(encoding="utf-8"))
         told["skipped"] = [(test, reason) for test, reason in told["skipped"]]
         return cls(**told)
+
+    @classmethod
+    def merged(cls, records: Iterable[RunRecord]) -> RunRecord:
+        """Add records of several runs up; of a file that two ran, both count."""
+        whole = cls()
+        for each in records:
+            for file in each.seconds:
+                whole.add(file, each.seconds[file], each.ran.get(file, 0))
+            whole.failed += each.failed
+            whole.skipped += each.skipped
+        return whole
+
+    def add(self, file: str, seconds: float, ran: int) -> None:
+        self.seconds[file] = self.seconds.get(file, 0.0) + seconds
+        self.ran[file] = self.ran.get(file, 0) + ran
 
     def write(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,9 +72,7 @@ class _Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
-        self._record.seconds[file] += report.duration
-        if report.when == "call":
-            self._record.ran[file] += 1
+        self._record.add(file, report.duration, int(report.when == "call"))
         self._take(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -88,7 +101,7 @@ def add_seconds(file: Path, record: RunRecord) -> None:
         shared.seek(0)
         known = _parsed(shared.read())
         for name, seconds in record.seconds.items():
-            ran = record.ran[name]
+            ran = record.ran.get(name, 0)
             if ran and ran >= known.get(name, (0, 0.0))[0]:
                 known[name] = (ran, round(seconds, 2))
         shared.truncate(0)
@@ -110,5 +123,5 @@ def _parsed(text: str) -> dict[str, tuple[int, float]]:
         return {
             name: (int(ran), float(seconds)) for name, (ran, seconds) in json.loads(text).items()
         }
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):
         return {}

@@ -16,6 +16,7 @@ from tests.support.fake_aiter import GENERATIONS
 CASES = [(name, card) for name, (_, cards) in EXERCISES.items() for card in cards]
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize(("name", "card"), CASES, ids=lambda part: part)
 def test_an_operation_gives_what_the_reference_gives(

@@ -127,6 +127,7 @@ def case(
     return request.param, make_model(folder, **MODELS[request.param][0])
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_model_gives_what_transformers_gives(
     case: tuple[str, Model], generation: str, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.suite_record import RECORD_VARIABLE
+
 STUCK_SECONDS = 600  # in one case: then its stack is printed, and it goes on
 ROOT = Path(__file__).resolve().parents[3]
 PARITY = Path(__file__).parent / "parity"
@@ -19,10 +21,16 @@ PARITY = Path(__file__).parent / "parity"
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the parity matrix runs on the GPU itself")
-def test_parity_matrix_in_the_interpreter() -> None:
+@pytest.mark.parametrize(
+    ("marks", "least"),
+    [("not whole", 100), pytest.param("whole", 10, marks=pytest.mark.whole)],
+)
+def test_parity_matrix_in_the_interpreter(marks: str, least: int) -> None:
     """Minutes: some 1,000 cases, whose kernels an interpreter runs line by line. How many minutes
     is the machine's, so no limit ends it."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    if RECORD_VARIABLE in environment:  # beside that of the run that this test is in
+        environment[RECORD_VARIABLE] += ".kernels"
     done = subprocess.run(
         [
             sys.executable,
@@ -31,7 +39,7 @@ def test_parity_matrix_in_the_interpreter() -> None:
             str(PARITY),
             "-q",
             "-m",
-            "not gpu",
+            f"not gpu and {marks}",
             "-p",
             "no:cacheprovider",
             "-o",
@@ -46,5 +54,5 @@ def test_parity_matrix_in_the_interpreter() -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     counts = re.search(r"(\d+) passed", done.stdout)
     assert counts is not None, done.stdout[-2000:]
-    assert int(counts[1]) > 100
+    assert int(counts[1]) > least
     assert "skipped" not in done.stdout.splitlines()[-1]

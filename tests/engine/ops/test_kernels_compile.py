@@ -166,6 +166,7 @@ def test_described_tiles_are_copied_by_the_engine(
     assert ("cp.async" in copies) == ("x_desc" not in types)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("card", TARGETS)
 @pytest.mark.parametrize(("kernel", "constants", "options"), CASES)
 def test_kernel_compiles(
@@ -181,6 +182,7 @@ FLOAT_ATOMICS = {
 }
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("card", TARGETS)
 @pytest.mark.parametrize(("kernel", "constants", "options"), BATCH_INVARIANT_CASES)
 def test_a_kernel_of_reproducible_answers_compiles_without_atomic_adds(
@@ -204,6 +206,7 @@ def test_an_atomic_add_of_floats_is_seen(backend: str, line: str) -> None:
     assert FLOAT_ATOMICS[backend].search(line)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("card", ["MI300X", "MI355X"])
 @pytest.mark.parametrize(("kernel", "constants", "options"), DEALT_CASES)
 def test_a_kernel_whose_tiles_are_dealt_out_compiles(

@@ -153,6 +153,7 @@ def test_the_family_of_every_model_is_found() -> None:
     assert found == FAMILIES
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("tools", ["whole", "none"])
 @pytest.mark.parametrize("kind", CONVERSATIONS)
 def test_every_conversation_is_shown_whole(kind: str, tools: str) -> None:
@@ -203,6 +204,7 @@ class _Day(datetime.datetime):
         return cls(2026, 2, 3, 4, 5)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("tools", ["whole", "none", "several"])
 @pytest.mark.parametrize("kind", ["plain", "system", "one call", "several rounds", "unicode"])
 def test_prompts_equal_those_of_transformers_where_these_are_whole(

@@ -165,7 +165,7 @@ def _nothing_was_stopped_by_the_ceiling(day: Day) -> None:
     assert not bound, bound
 
 
-@pytest.mark.parametrize("method", ["HPA", "KEDA"])
+@pytest.mark.parametrize("method", ["HPA", pytest.param("KEDA", marks=pytest.mark.whole)])
 @pytest.mark.parametrize("seed", [1])
 def test_the_ceiling_is_what_the_nodes_hold(seed: int, method: str) -> None:
     _live_a_day(seed, method, SLICE_HOURS)

@@ -421,6 +421,7 @@ def test_with_claimed_devices_it_breaks_no_promise_either(report: str) -> None:
     assert broken(told(replace(where, claimed=True), steps)) is None
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
 @pytest.mark.parametrize("resource", ["pods", "requests.amd.com/gpu", "requests.memory"])
 @pytest.mark.parametrize("happens", QUOTA_FILLED)
@@ -432,6 +433,7 @@ def test_a_quota_that_own_pods_fill_breaks_no_promise(
     assert broken(told(where, (*steps, ("limit_by_a_quota", resource, 0, 1300)))) is None
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
 @pytest.mark.parametrize("where", FULL)
 @pytest.mark.parametrize("who", REFUSALS)

@@ -100,6 +100,7 @@ async def change(cluster: FakeCluster, spec: dict[str, Any]) -> None:
     await settle(cluster)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("mutation", mutations(), ids=str)
 async def test_a_field_changed_and_changed_back_leaves_no_trace(

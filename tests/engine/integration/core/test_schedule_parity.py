@@ -101,6 +101,7 @@ def generate(
     raise AssertionError("unreachable")
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("reverse", [False, True], ids=["in-order", "reversed"])
 @pytest.mark.parametrize("scarce", [False, True], ids=["ample", "scarce"])
 @pytest.mark.parametrize("depth", [0, 1], ids=["at-once", "deferred"])

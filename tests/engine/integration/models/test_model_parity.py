@@ -362,6 +362,7 @@ def expected(checkpoint: Path) -> list[list[int]]:
     return [oracle(model, prompt) for prompt in prompts(model.config.vocab_size)]
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize(
     ("policy", "depth"),
     [
@@ -373,16 +374,14 @@ def expected(checkpoint: Path) -> list[list[int]]:
 )
 def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy, depth):
     driver = CoreDriver(
-        str(checkpoint),
-        max_num_batched_tokens=48,
-        max_num_seqs=8,
-        scheduling_policy=policy,
+        str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, scheduling_policy=policy,
         depth=depth,
-    )
+    )  # fmt: skip
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
     assert got == expected
 
 
+@pytest.mark.rotated
 def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expected):
     driver = CoreDriver(
         str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, depth=1, samples_later=True
@@ -391,6 +390,7 @@ def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expec
     assert got == expected
 
 
+@pytest.mark.rotated
 def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
     """By two threads; whatever else is here is computed by one."""
     driver = CoreDriver(str(checkpoint), threads=2, max_num_batched_tokens=48, max_num_seqs=8)
@@ -401,6 +401,7 @@ def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
 BLOCK_SIZES = (1, 32, 48, 256)
 
 
+@pytest.mark.rotated
 def test_any_block_size_gives_the_same_tokens(checkpoint, checkpoint_name, expected):
     """Every fourth architecture has the same one."""
     turn = list(CHECKPOINTS).index(checkpoint_name) % len(BLOCK_SIZES)
@@ -428,22 +429,19 @@ def scarce_blocks(checkpoint: Path) -> int:
     return kv_layout(facts, KvElement(4)).blocks_of_sequence(192, 16) + 2
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("depth", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
     driver = CoreDriver(
-        str(checkpoint),
-        depth=depth,
-        max_model_len=192,
-        max_num_batched_tokens=48,
-        max_num_seqs=8,
-        num_kv_blocks=scarce_blocks(checkpoint),
-        enable_prefix_caching=False,
-    )
+        str(checkpoint), depth=depth, max_model_len=192, max_num_batched_tokens=48, max_num_seqs=8,
+        num_kv_blocks=scarce_blocks(checkpoint), enable_prefix_caching=False,
+    )  # fmt: skip
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
     assert got == expected
     assert driver.scheduler.stats().preemptions_total > 0
 
 
+@pytest.mark.rotated
 def test_cached_prefix_gives_the_same_tokens(checkpoint, expected):
     driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8)
     asked = prompts(driver.vocab_size)

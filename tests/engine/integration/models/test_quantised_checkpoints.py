@@ -62,6 +62,7 @@ def test_plain_weights_below_a_quantised_config_are_refused(layout: str, tmp_pat
         CoreDriver(str(quantised), max_num_batched_tokens=48, max_num_seqs=8)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "layout",
@@ -77,6 +78,7 @@ def test_fused_matrices_are_taken_apart(tmp_path: Path, layout: str, backend: st
     assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
     checkpoint: tuple[Path, list[list[int]]], backend: str

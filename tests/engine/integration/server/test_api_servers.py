@@ -104,6 +104,7 @@ def test_processes_that_share_no_store_say_so(checkpoint: Path, tmp_path: Path) 
         assert answering == {"api-1", "api-2"}
 
 
+@pytest.mark.whole
 def test_sigterm_drains_every_process_even_if_it_comes_to_all_of_them(
     checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_killed_http_process_takes_its_own_streams_alone(
         assert_ended(server, children, "API server process 2")
 
 
+@pytest.mark.whole
 def test_the_last_rank_is_the_engine(checkpoint: Path, tmp_path: Path) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
@@ -183,6 +185,7 @@ def assert_ended(server: ServerProcess, children: list[psutil.Process], words: s
     assert "Traceback" not in server.log
 
 
+@pytest.mark.whole
 def test_children_do_not_outlive_a_killed_server(checkpoint: Path, tmp_path: Path) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)

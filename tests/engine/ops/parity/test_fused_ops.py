@@ -67,6 +67,7 @@ def composed(reference: Backend, op: str) -> Any:
     return getattr(ComposedOps(ops), op)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["norm_linear", "norm_gated_linear"])
 @pytest.mark.parametrize("bias", [False, True])
@@ -148,6 +149,7 @@ PROMPTS = [(7, 7), (2048, 2048), (2048, 2048), (30, 30)]
 ODD_PROMPTS = [(7, 7), (4133, 4133), (30, 30)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ NORMED_CASES = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("case", NORMED_CASES)
 @pytest.mark.parametrize("begins", [False, True])

@@ -77,6 +77,7 @@ def test_a_norm_weight_may_be_wider_than_the_model(
     assert_rows_agree(out, reference.operations["rms_norm"](x, norm), dtype)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "activation", [*Activation, ClampedSwiGLU(1.702, 1.5), ClampedSiLU(1.5)], ids=str
@@ -103,6 +104,7 @@ def test_embedding(backend: Backend, reference: Backend, device: torch.device) -
     assert torch.equal(backend.operations["embedding"](ids, weight), expected)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("tokens", [1, 3, 8, 16, 40])

@@ -65,6 +65,7 @@ def test_any_block_size(
     check(backend, reference, case)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("head_dim", [8, 16, 40, 64, 80, 96, 112, 128, 256])
 def test_any_head_size(
@@ -77,6 +78,7 @@ def test_any_head_size(
 WINDOWED = [(5, 1), (200, 1), (64, 1), (40, 40), (170, 30), (90, 90), (300, 7)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("window", [1, 20, 64, 1000])
 @pytest.mark.parametrize(("head_dim", "block_size"), [(32, 16), (80, 48), (16, 1)])
@@ -106,6 +108,7 @@ def test_a_window_of_a_long_context_is_split(
 CHUNKED = [(20, 1), (21, 1), (200, 1), (64, 1), (65, 1), (40, 40), (170, 30), (129, 129), (300, 7)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("chunk", [1, 20, 64, 1000])
 @pytest.mark.parametrize(("head_dim", "block_size"), [(32, 16), (80, 48)])

@@ -13,6 +13,7 @@ gpu = pytest.mark.gpu
 BLOCKS, BLOCK_SIZE = 40, 16
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize(

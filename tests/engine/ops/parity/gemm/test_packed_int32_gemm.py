@@ -35,6 +35,7 @@ def of_one_order(w: LinearWeight) -> LinearWeight:
     return replace(w, scales=replace(w.scales, groups=same))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("tokens", [1, 17, 130])
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def formats_and_tokens() -> Iterator[Any]:
             yield kind, 520
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("kind", "tokens"), formats_and_tokens())
 @pytest.mark.parametrize(
     ("outputs", "inner", "dtype"),
@@ -255,6 +256,7 @@ def test_four_bit_codes_are_the_sixteen_numbers(device: torch.device) -> None:
     assert fp4_values(codes).tolist() == positive + [-value for value in positive]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("tokens", [1, 6, 300])
 @pytest.mark.parametrize("weighs_inputs", [False, True], ids=["results", "inputs"])
@@ -291,6 +293,7 @@ def test_experts_are_the_dequantised_ones(
     assert_rows_agree(out, expected, dtype, slack=4)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     ("tokens", "top_k"), [(1, 2), (7, 2), (50, 1), (530, 2)], ids=["pair", "few", "one", "in order"]
 )

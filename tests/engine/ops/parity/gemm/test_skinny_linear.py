@@ -17,6 +17,7 @@ DOT = SkinnyConfig("dot", block_n=16, block_k=32, split_k=2, num_warps=2, num_st
 WIDE_DOT = SkinnyConfig("dot", block_n=32, block_k=128, split_k=8, num_warps=8, num_stages=2)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
 )

@@ -21,6 +21,7 @@ from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending,
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("weights_first", [False, True])
@@ -50,6 +51,7 @@ def test_parts_add_up(
     assert_rows_agree(settled.residual, expected + residual.double(), dtype)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("weights_first", [False, True])

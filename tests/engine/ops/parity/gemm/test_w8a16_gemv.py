@@ -100,6 +100,7 @@ def test_one_token_by_its_codes(
     assert_rows_agree(codes.w8a16_linear(x, w), product(x, w), dtype)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("gated", [False, True])

@@ -59,6 +59,7 @@ def router(experts: int, hidden: int, device: torch.device, *, full: bool) -> Ro
     return RouterWeight(LinearWeight(matrix, bias), e_score_correction_bias)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
 @pytest.mark.parametrize(
@@ -284,6 +285,7 @@ def coded(
     return ExpertsWeight(stack(w.gate_up), stack(w.down), w.activation)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("kind", "zeros"),
@@ -329,6 +331,7 @@ def assert_all_agree(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert_rows_agree(got.flatten()[None], expected.flatten()[None], torch.bfloat16)
 
 
+@pytest.mark.pairs
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize(
     ("kind", "activation"),

@@ -131,6 +131,7 @@ def check(
     assert torch.equal(backend.operations["norm"](again, norm)[1].residual, got)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=gpu)])
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
 @pytest.mark.parametrize(

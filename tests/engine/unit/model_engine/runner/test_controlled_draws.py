@@ -84,6 +84,7 @@ CASES: dict[str, tuple[dict[str, Any], torch.Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("backend", ["auto", "torch_ref"])
 @pytest.mark.parametrize("case", CASES)
 def test_draws_follow_the_definition(case: str, backend: str) -> None:

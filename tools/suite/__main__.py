@@ -1,0 +1,94 @@
+"""Run a suite's parts side by side; print each one's output when it ends, and the sum."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.support.suite_record import RECORD_VARIABLE, RunRecord
+from tools.suite.parts import Part, Suite, parts_of
+from tools.suite.skips import read_accepted
+from tools.suite.summary import PartResult, Summary, sum_up
+from tools.suite.times import write_times
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / ".cache" / "suite"
+ACCEPTED = ROOT / "tests" / "accepted_debts.yaml"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.suite", description=_first_line())
+    parser.add_argument("suite", type=Suite, choices=list(Suite), metavar="test|all")
+    parser.add_argument("--part", action="append", help="run only this part; may be repeated")
+    parser.add_argument("--seed", type=int, default=1, help="order and draws of the tests")
+    parser.add_argument("--refuse-debts", action="store_true", help="fail for an unaccepted skip")
+    parser.add_argument("--write-times", type=Path, help="write the times of the parts to a page")
+    args = parser.parse_args()
+    parts = parts_of(args.suite, args.seed, _test_texts())
+    if args.part:
+        unknown = set(args.part) - {part.name for part in parts}
+        if unknown:
+            parser.error(f"no part {', '.join(sorted(unknown))}: {[part.name for part in parts]}")
+        parts = [part for part in parts if part.name in args.part]
+    results = run_parts(parts, RECORDS / args.suite.value)
+    summary = sum_up(results, read_accepted(ACCEPTED), refuses_debts=args.refuse_debts)
+    _print_sum(args.suite, summary)
+    if args.write_times:
+        write_times(args.write_times, args.suite, results)
+    return summary.code
+
+
+def run_parts(parts: Sequence[Part], records: Path) -> list[PartResult]:
+    """Run the parts on the machine's cores and one more, for the cluster's tests mostly wait."""
+    records.mkdir(parents=True, exist_ok=True)
+    for old in records.glob("*.json*"):
+        old.unlink()
+    print(f"{', '.join(part.name for part in parts)}: side by side; output follows each one's end")
+    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+        return list(pool.map(lambda part: _run(part, records), parts))
+
+
+def _run(part: Part, records: Path) -> PartResult:
+    file = records / f"{part.name}.json"
+    environment = os.environ | {RECORD_VARIABLE: str(file)}
+    began = time.monotonic()
+    done = subprocess.run(
+        part.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    wall = time.monotonic() - began
+    sys.stdout.buffer.write(b"\n== %s\n%s" % (part.name.encode(), done.stdout))
+    sys.stdout.flush()
+    return PartResult(part.name, done.returncode, wall, _read_records(file))
+
+
+def _read_records(file: Path) -> RunRecord | None:
+    """Read a part's record, with those of the runs that its tests started (FILE.…)."""
+    found = [RunRecord.read(each) for each in sorted(file.parent.glob(f"{file.name}*"))]
+    return RunRecord.merged(found) if found else None
+
+
+def _print_sum(suite: Suite, summary: Summary) -> None:
+    print(f"\n== make {'test' if suite is Suite.TEST else 'test-all'} in sum")
+    print("\n".join(summary.lines), flush=True)
+
+
+def _test_texts() -> dict[str, str]:
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for path in (ROOT / "tests").rglob("test_*.py")
+    }
+
+
+def _first_line() -> str:
+    return (__doc__ or "").splitlines()[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Say which commands a suite has: checks, parts of the tests by folder, and the cluster; pure."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+INTEGRATION = "tests/engine/integration"
+KERNELS = "tests/engine/ops/test_interpreted.py"
+_NO_MACHINE = "not cluster and not gpu and not aiter and not slow"
+# Marks of tests that `make test` leaves out, the last three for a part of their cases.
+_WHOLE = re.compile(r"mark\.(whole|pairs|singles|rotated)\b")
+
+
+class Suite(Enum):
+    """Which tests run: those of every commit, or those that they leave out."""
+
+    TEST = "test"
+    ALL = "all"
+
+    @property
+    def marks(self) -> str:
+        """Return pytest's expression for the tests that need no cluster and no card."""
+        return f"{_NO_MACHINE} and {'not whole' if self is Suite.TEST else 'whole'}"
+
+    @property
+    def cluster_marks(self) -> str:
+        """Return pytest's expression for the tests on a cluster."""
+        outside = "(whole or neighbour)"
+        kind = f"not {outside}" if self is Suite.TEST else outside
+        return f"cluster and not slow and {kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command of a suite, with a name for its record and its output."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def parts_of(suite: Suite, seed: int, texts: Mapping[str, str]) -> list[Part]:
+    """List a suite's parts, the longest first. texts: of each test file, by its path."""
+    if suite is Suite.TEST:
+        files = {
+            "integration": [INTEGRATION],
+            "engine": ["tests/engine", f"--ignore={INTEGRATION}", f"--ignore={KERNELS}"],
+            "kernels": [KERNELS],
+            "operator": ["--ignore=tests/engine"],
+        }
+    else:
+        files = _files_with_whole(texts)
+    tests = [Part(name, _pytest(suite, seed, paths)) for name, paths in files.items() if paths]
+    cluster = Part("cluster", (sys.executable, "-m", "tools.cluster_tests", f"--{suite.value}"))
+    checks = Part("checks", ("make", "--no-print-directory", "lint", "types", "layers"))
+    return [cluster, *tests, *([checks] if suite is Suite.TEST else [])]
+
+
+def _files_with_whole(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Sort the files that have tests for `all` into parts; to collect the others takes seconds."""
+    parts: dict[str, list[str]] = {"integration": [], "engine": [], "kernels": [KERNELS]}
+    parts["operator"] = []
+    for file, text in sorted(texts.items()):
+        if not _WHOLE.search(text) or file == KERNELS or "/ops/parity/" in file:
+            continue
+        if file.startswith(f"{INTEGRATION}/"):
+            parts["integration"].append(file)
+        else:
+            parts["engine" if file.startswith("tests/engine/") else "operator"].append(file)
+    return parts
+
+
+def _pytest(suite: Suite, seed: int, paths: Sequence[str]) -> tuple[str, ...]:
+    return (
+        sys.executable, "-m", "pytest", f"--randomly-seed={seed}", "--durations=10",
+        "-m", suite.marks, *paths,
+    )  # fmt: skip
