@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"mark\.(whole|pairs|singles|rotated)\b")
 
 
 class Suite(Enum):
-    """Which tests run: those of every commit, or those that they leave out."""
+    """The tests to run: those of every commit, or the tests that those leave out."""
 
     TEST = "test"
     ALL = "all"

@@ -14,7 +14,7 @@ import yaml
 
 
 class Owner(Enum):
-    """Who proves the skipped test: another machine, another package, or another backend's case."""
+    """The owner of a skipped proof: another machine, another package, or another backend's case."""
 
     CARD = "a card (make test-gpu)"
     AITER = "AITER (make test-aiter)"

@@ -14,7 +14,7 @@ DEAREST = 10
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """How a part ended: its exit code, its wall time, and its record if it ran tests."""
+    """The end of a part: its exit code, its wall time, and its record if it ran tests."""
 
     name: str
     code: int
