@@ -38,7 +38,8 @@ from atom_operator.plan_report import PlanReport, lines, needs_of
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
 from atom_operator.reconcile.planning import Surroundings, consider
-from atom_operator.reconcile.profile import Laid, lay, name_profile
+from atom_operator.reconcile.profiles.fence import Namespace
+from atom_operator.reconcile.profiles.profile import Laid, lay, name_profile
 from atom_operator.served_schema.kubectl_yaml import read_documents
 from atom_operator.served_schema.manifest import judge, unknown_kind
 from atom_operator.validation.parsing import parse_spec
@@ -216,16 +217,17 @@ def _laid(
     if isinstance(spec, tuple):
         return spec
     labels = {
-        item["metadata"]["name"]: (item["metadata"].get("labels") or {}).get(LABEL_PROFILE)
+        item["metadata"]["name"]: item["metadata"].get("labels") or {}
         for item in _of_kind(manifests, NAMESPACE.kind)
     }
-    named = name_profile(spec, namespace, labels.get(namespace))
+    of = Namespace(namespace, labels.get(namespace))
+    named = name_profile(spec, namespace, (of.labels or {}).get(LABEL_PROFILE))
     found = {
         item["metadata"]["name"]: item.get("spec") or {}
         for item in _of_kind(manifests, constants.PROFILE_KIND)
     }
     below = {constants.DEFAULT_PROFILE: site.defaults, **found}.get(named[0])
-    return lay(raw, spec, named, below, namespace=namespace)
+    return lay(raw, spec, named, below, namespace=of)
 
 
 def _supply(plan: Plan, template: Manifest, fleet: Sequence[Manifest]) -> Supply | None:

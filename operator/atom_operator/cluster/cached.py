@@ -17,7 +17,6 @@ from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.object_cache import INDEXED_LABELS, ObjectCache
 from atom_operator.cluster.partial_objects.placed_pods import PlacedPod
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import LABEL_PROFILE
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     ATOM_PROFILE,
@@ -50,12 +49,13 @@ class CachedCluster:
                 self._deployments.read(found)
         return found
 
-    async def get_profile_name(self, namespace: str) -> str | None:
+    async def get_namespace_labels(self, namespace: str) -> Mapping[str, str]:
         cache = self._whole(NAMESPACE)
-        if cache is None:
-            return await self._port.get_profile_name(namespace)
-        found = cache.get("", namespace)  # one without the label is not followed
-        return None if found is None else str(found["metadata"]["labels"][LABEL_PROFILE])
+        found = cache.get("", namespace) if cache is not None else None
+        if found is None:  # the watch may be behind
+            return await self._port.get_namespace_labels(namespace)
+        labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+        return labels
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

@@ -113,10 +113,10 @@ class ApiCluster:
             except NotFoundError:
                 return None
 
-    async def get_profile_name(self, namespace: str) -> str | None:
+    async def get_namespace_labels(self, namespace: str) -> Mapping[str, str]:
         found = await self.get(NAMESPACE, "", namespace)
         labels: Mapping[str, str] = (found or {"metadata": {}})["metadata"].get("labels") or {}
-        return labels.get(constants.LABEL_PROFILE)
+        return labels
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

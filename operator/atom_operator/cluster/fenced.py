@@ -24,8 +24,8 @@ class FencedCluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         return await self._port.get(kind, namespace, name)
 
-    async def get_profile_name(self, namespace: str) -> str | None:
-        return await self._port.get_profile_name(namespace)
+    async def get_namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        return await self._port.get_namespace_labels(namespace)
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

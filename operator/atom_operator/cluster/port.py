@@ -19,8 +19,8 @@ class ClusterPort(Protocol):
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """The object, None when there is none; `namespace` is empty for kinds without."""
 
-    async def get_profile_name(self, namespace: str) -> str | None:
-        """Name the AtomProfile that a label of the namespace asks for; None where none does."""
+    async def get_namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        """Return the labels of the namespace; none if it does not exist."""
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

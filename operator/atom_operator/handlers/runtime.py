@@ -55,7 +55,7 @@ from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
-from atom_operator.reconcile.profile_users import ProfileUsers
+from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import LeaseSettings, OperatorSettings
@@ -72,8 +72,9 @@ FOLLOWED = {
         constants.LABEL_DEPLOYMENT,
     ),
 }
-# What any AtomDeployment may depend on: AtomProfiles, and which one its namespace names.
-_OF_ALL = (Scope(ATOM_PROFILE, None, ""), Scope(NAMESPACE, None, constants.LABEL_PROFILE))
+# What any AtomDeployment may depend on: AtomProfiles, and the labels of its namespace, which name
+# one and open others to it.
+_OF_ALL = (Scope(ATOM_PROFILE, None, ""), Scope(NAMESPACE, None, ""))
 # Without the caches a term works too, at the price of many requests.
 _CACHES_SECONDS = 30.0
 

@@ -14,8 +14,8 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, Manifest, ObjectKey, Owner
 from atom_operator.page.overview import overview
-from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.planning import Surroundings, consider
+from atom_operator.reconcile.profiles.find_profile import with_profile
 from atom_operator.settings import OperatorSettings
 
 _FRESH_SECONDS = 5.0

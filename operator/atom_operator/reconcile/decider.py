@@ -57,7 +57,6 @@ from atom_operator.reconcile.canary import (
 )
 from atom_operator.reconcile.departures import Departures
 from atom_operator.reconcile.facts import Facts, FactsReader, Look, with_facts, with_pull_secrets
-from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
     is_in_place,
@@ -71,6 +70,7 @@ from atom_operator.reconcile.prerequisites import (
     check_claims,
     look_at_model,
 )
+from atom_operator.reconcile.profiles.find_profile import with_profile
 from atom_operator.reconcile.revision_in_force import (
     Others,
     RollbackRules,

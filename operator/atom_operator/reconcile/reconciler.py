@@ -62,10 +62,10 @@ from atom_operator.reconcile.contested_replicas import ContestedReplicas
 from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
-from atom_operator.reconcile.find_profile import optional_kinds, profile_named
 from atom_operator.reconcile.peers.peer_secrets import PeerSecrets
 from atom_operator.reconcile.prerequisites import look_at_routes
-from atom_operator.reconcile.profile_users import ProfileUsers
+from atom_operator.reconcile.profiles.find_profile import optional_kinds, profile_named
+from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.requeue import requeue_after
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import Turns

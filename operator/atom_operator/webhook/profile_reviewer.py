@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import LABEL_PROFILE
 from atom_operator.domain import ATOM_DEPLOYMENT, FieldProblem, Manifest, ObjectKey, Owner
 from atom_operator.reconcile.planning import Surroundings, consider
-from atom_operator.reconcile.profile import lay, name_profile
+from atom_operator.reconcile.profiles.fence import Namespace
+from atom_operator.reconcile.profiles.profile import lay, name_profile
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_profile, parse_spec
 from atom_operator.webhook.admission_review import ReviewRequest, Verdict
@@ -29,6 +32,19 @@ _SAMPLE: dict[str, Any] = {
     "accelerator": {"type": "amd", "memory": "192Gi"},
     "engine": {"image": "registry.example.org/atom:sample"},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    """An AtomDeployment, the name of its profile with what chose it, and its namespace."""
+
+    deployment: Manifest
+    named: tuple[str, str | None]
+    namespace: Namespace
+
+    @property
+    def key(self) -> ObjectKey:
+        return ObjectKey(self.namespace.name, self.deployment["metadata"]["name"])
 
 
 class ProfileReviewer:
@@ -53,7 +69,8 @@ class ProfileReviewer:
         try:
             async with asyncio.timeout(self._answer_seconds):
                 found = await self._port.list_everywhere(ATOM_DEPLOYMENT) or ()
-                users = [each for each in found if await self._takes(each, name)]
+                looked_up = [await self._user(each) for each in found]
+                users = [user for user in looked_up if user is not None and user.named[0] == name]
         except (ClusterError, TimeoutError):
             return Verdict(("the AtomDeployments that take it could not be looked at in time",))
         return Verdict(tuple(self._warnings(name, users, (new, old), until)))
@@ -63,27 +80,28 @@ class ProfileReviewer:
         parsed = parse_profile(name, profile)
         if isinstance(parsed, tuple):
             return tuple(problem.message for problem in parsed)
-        alone = {str(problem) for problem in self._problems(_SAMPLE, name, None)}
-        fenced = {key: value for key, value in profile.items() if key != "namespaces"}
-        found = self._problems(_SAMPLE, name, fenced)
+        alone = {str(problem) for problem in self._problems(_SAMPLE, (name, None), None)}
+        found = self._problems(_SAMPLE, (name, None), profile)
         return tuple(
             problem.message if problem.field == "spec.profile" else f"AtomProfile {name}: {problem}"
             for problem in found
             if str(problem) not in alone
         )
 
-    async def _takes(self, deployment: Manifest, name: str) -> bool:
+    async def _user(self, deployment: Manifest) -> _User | None:
+        """Tell which profile an AtomDeployment takes; None for a spec that does not parse."""
         spec = parse_spec(deployment.get("spec") or {})
         if isinstance(spec, tuple):
-            return False
+            return None
         namespace = deployment["metadata"]["namespace"]
-        label = await self._port.get_profile_name(namespace) if spec.profile is None else None
-        return name_profile(spec, namespace, label)[0] == name
+        labels = await self._port.get_namespace_labels(namespace)
+        named = name_profile(spec, namespace, labels.get(LABEL_PROFILE))
+        return _User(deployment, named, Namespace(namespace, labels))
 
     def _warnings(
         self,
         name: str,
-        users: list[Manifest],
+        users: list[_User],
         profiles: tuple[Mapping[str, Any], Mapping[str, Any] | None],
         until: float,
     ) -> Iterator[str]:
@@ -92,13 +110,13 @@ class ProfileReviewer:
         new, old = profiles
         refused: list[str] = []
         looked = 0
-        for deployment in users:
+        for user in users:
             if time.monotonic() > until:
                 break
             looked += 1
-            words = self._made_wrong(deployment, name, new, old)
+            words = self._made_wrong(user, new, old)
             if words is not None:
-                metadata = deployment["metadata"]
+                metadata = user.deployment["metadata"]
                 refused.append(f"{metadata['namespace']}/{metadata['name']}: {words}")
         if refused:
             more = f" (and {len(refused) - _NAMED} more)" if len(refused) > _NAMED else ""
@@ -110,35 +128,30 @@ class ProfileReviewer:
             yield f"{looked} of the {len(users)} AtomDeployments that take it were looked at"
 
     def _made_wrong(
-        self,
-        deployment: Manifest,
-        name: str,
-        new: Mapping[str, Any],
-        old: Mapping[str, Any] | None,
+        self, user: _User, new: Mapping[str, Any], old: Mapping[str, Any] | None
     ) -> str | None:
         """Return the first problem that a spec has by the new profile and not by the old one."""
-        raw = deployment.get("spec") or {}
-        key = ObjectKey(deployment["metadata"]["namespace"], deployment["metadata"]["name"])
-        found = self._problems(raw, name, new, key)
+        raw = user.deployment.get("spec") or {}
+        found = self._problems(raw, user.named, new, user)
         if not found:
             return None
-        before = {str(problem) for problem in self._problems(raw, name, old, key)}
+        before = {str(problem) for problem in self._problems(raw, user.named, old, user)}
         return next((str(each) for each in found if str(each) not in before), None)
 
     def _problems(
         self,
         raw: Mapping[str, Any],
-        name: str,
+        named: tuple[str, str | None],
         profile: Mapping[str, Any] | None,
-        key: ObjectKey = _SAMPLE_KEY,
+        user: _User | None = None,
     ) -> tuple[FieldProblem, ...]:
         """Return every problem of a spec over the profile, or over none."""
         spec = parse_spec(raw)
         if isinstance(spec, tuple):
             return spec
-        laid = lay(raw, spec, (name, None), profile, namespace=key.namespace)
+        laid = lay(raw, spec, named, profile, namespace=user.namespace if user else None)
         if isinstance(laid, tuple):
             return laid
         images, site = self._settings.engine_images, self._settings.site
         around = Surroundings(images, site=site, profile=laid.profile)
-        return consider(Owner(key, ""), laid.spec, around).problems
+        return consider(Owner(user.key if user else _SAMPLE_KEY, ""), laid.spec, around).problems

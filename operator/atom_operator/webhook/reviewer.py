@@ -32,8 +32,8 @@ from atom_operator.integration_values import ANY_ENGINE
 from atom_operator.kinds import Kind
 from atom_operator.preview import Preview, essentials, everything
 from atom_operator.reconcile.decider import Decider, Decision
-from atom_operator.reconcile.find_profile import optional_kinds
 from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
+from atom_operator.reconcile.profiles.find_profile import optional_kinds
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.webhook.admission_review import ReviewRequest, Verdict
 from atom_operator.webhook.profile_reviewer import ProfileReviewer

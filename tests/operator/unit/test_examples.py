@@ -17,7 +17,7 @@ from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from atom_operator.plan.volume_claims.pvc_access import mounted_claims
-from atom_operator.reconcile.profile import Laid, lay
+from atom_operator.reconcile.profiles.profile import Laid, lay
 from atom_operator.validation.parsing import parse_spec
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.operator.builders_operator import reconciler

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.reconcile.profile import Laid, lay
+from atom_operator.reconcile.profiles.profile import Laid, lay
 from atom_operator.validation.parsing import parse_spec
 from tests.support.operator.builders_operator import spec
 

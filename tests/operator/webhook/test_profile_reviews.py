@@ -9,7 +9,7 @@ import pytest
 
 from atom_operator.constants import LABEL_PROFILE
 from atom_operator.domain import ATOM_DEPLOYMENT, ATOM_PROFILE, NAMESPACE, Manifest
-from atom_operator.reconcile.find_profile import with_profile
+from atom_operator.reconcile.profiles.find_profile import with_profile
 from atom_operator.settings import OperatorSettings
 from atom_operator.webhook.admission_review import Verdict, parse_review
 from atom_operator.webhook.reviewer import Reviewer

@@ -87,10 +87,9 @@ class FakeCluster:
             raise TransientError(f"get {kind.kind}: 404 page not found")
         return copied(self.objects.get((kind, namespace, name)))
 
-    async def get_profile_name(self, namespace: str) -> str | None:
+    async def get_namespace_labels(self, namespace: str) -> dict[str, str]:
         found = self.objects.get((NAMESPACE, "", namespace)) or {"metadata": {}}
-        labels: dict[str, str] = found["metadata"].get("labels") or {}
-        return labels.get(constants.LABEL_PROFILE)
+        return dict(found["metadata"].get("labels") or {})
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

@@ -1,8 +1,8 @@
 """The spec of an AtomProfile: settings that a platform team makes once for many AtomDeployments.
 
 Its fields are those of an AtomDeployment that a site decides, under the same names;
-reconcile/profile.py merges them below a spec, which wins. It adds facts that no spec can state: the
-shapes of models, and the abilities of engine images.
+reconcile/profiles/profile.py merges them below a spec, which wins. It adds facts that no spec can
+state: the shapes of models, and the abilities of engine images.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from atom_operator.api.v1alpha1.engine import PullSecrets, ResourceName, Variabl
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 
+_Label = Annotated[str, Field(min_length=1, max_length=317)]
+_LabelValue = Annotated[str, Field(max_length=63)]
 _Address = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -97,6 +99,36 @@ class ImageAbilities(ApiModel):
     """What it does beyond this version's engine."""
 
 
+class LabelRequirement(ApiModel):
+    """A requirement on a label, as in a Kubernetes label selector."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0"
+                " : !has(self.values) || size(self.values) == 0",
+                "values belong to In and NotIn, which need at least one",
+            ),
+        )
+    )
+
+    key: _Label
+    """The label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """In and NotIn compare with values; NotIn and DoesNotExist match without the label."""
+    values: Annotated[list[_LabelValue], Field(max_length=64)] | None = None
+    """Values for In and NotIn."""
+
+
+class NamespaceSelector(ApiModel):
+    """Selects namespaces by their labels; all requirements must match, and {} selects all."""
+
+    match_labels: Annotated[dict[str, _LabelValue], Field(max_length=32)] | None = None
+    """Labels that a namespace has."""
+    match_expressions: Annotated[list[LabelRequirement], Field(max_length=32)] | None = None
+    """Requirements on its labels."""
+
+
 class AtomProfileSpec(ApiModel):
     """Settings that are merged below the specs of AtomDeployments."""
 
@@ -107,9 +139,12 @@ class AtomProfileSpec(ApiModel):
         ]
         | None
     ) = None
-    """Namespaces whose AtomDeployments may take this profile; * stands for any text, as in team-*.
-    Others that name it are refused, and the profile named default is not laid below theirs. Absent:
-    every namespace."""
+    """Namespaces whose AtomDeployments may take this profile, beside those of namespaceSelector; *
+    stands for any text, as in team-*. Others that name it are refused, and the profile named
+    default is not laid below theirs. Absent, without namespaceSelector: every namespace."""
+    namespace_selector: NamespaceSelector | None = None
+    """Namespaces whose AtomDeployments may take this profile, by their labels, beside those of
+    namespaces."""
     accelerator: ProfileAcceleratorSpec = Field(default_factory=ProfileAcceleratorSpec)
     """How devices are reached."""
     engine: ProfileEngineSpec = Field(default_factory=ProfileEngineSpec)

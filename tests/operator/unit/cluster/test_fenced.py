@@ -34,7 +34,7 @@ WRITES: dict[str, Callable[[FencedCluster], Any]] = {
 }
 READS: dict[str, Callable[[FencedCluster], Any]] = {
     "get": lambda fenced: fenced.get(SERVICE, "default", "chat"),
-    "get_profile_name": lambda fenced: fenced.get_profile_name("default"),
+    "get_namespace_labels": lambda fenced: fenced.get_namespace_labels("default"),
     "list_labelled": lambda fenced: fenced.list_labelled(SERVICE, "default", {}),
     "list_if_served": lambda fenced: fenced.list_if_served(SERVICE, "default", {}),
     "list_events": lambda fenced: fenced.list_events("default", "Job", "weights"),

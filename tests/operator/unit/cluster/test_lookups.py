@@ -13,14 +13,14 @@ from hypothesis import strategies as some
 
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.object_cache import ObjectCache, StoredObject
-from atom_operator.constants import LABEL_DEPLOYMENT
+from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_PROFILE
 from atom_operator.domain import DEPLOYMENT, ChildKey, Manifest, ObjectKey
 from atom_operator.domain.lookup_terms import claim_term, port_terms, route_terms, terms_of
 from atom_operator.kinds import HTTP_ROUTE
 from atom_operator.plan.route_collisions import route_collisions
 from atom_operator.plan.volume_claims.pvc_access import also_mounted_by, also_on_port
 from atom_operator.reconcile.prerequisites import asked_by_others, look_at_routes
-from atom_operator.reconcile.profile_users import ProfileUsers
+from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from tests.support.operator.cached_cluster import followed
 from tests.support.operator.fake_cluster import FakeCluster
 
@@ -177,9 +177,9 @@ def test_a_profile_or_a_namespace_wakes_its_own_users_alone() -> None:
     assert key not in users.of_namespace("team-7")
 
 
-def test_events_of_profiles_and_namespaces_say_whose_they_are() -> None:
+@pytest.mark.parametrize("label", [LABEL_PROFILE, "env"])
+def test_events_of_profiles_and_namespaces_say_whose_they_are(label: str) -> None:
     from atom_operator.cluster.informer import ALL, Informers
-    from atom_operator.constants import LABEL_PROFILE
     from atom_operator.domain import ATOM_PROFILE, NAMESPACE
     from atom_operator.handlers.runtime import followed as scopes
     from tests.support.operator.fake_watch import FakeWatch
@@ -192,7 +192,7 @@ def test_events_of_profiles_and_namespaces_say_whose_they_are() -> None:
         )
         task = asyncio.create_task(informers.run())
         assert await informers.wait_tried(30)
-        labels = {LABEL_PROFILE: "site"}
+        labels = {label: "site"}
         metadata = {"name": "team-a", "namespace": "", "labels": labels}
         cluster.create(NAMESPACE, {"metadata": metadata})
         cluster.create(ATOM_PROFILE, {"metadata": {"name": "site", "namespace": ""}, "spec": {}})

@@ -16,7 +16,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec, AtomProfileSpec
@@ -27,6 +26,7 @@ from atom_operator.domain import FieldProblem
 from atom_operator.domain.origin import Default
 from atom_operator.domain.profile import EngineAbilities, Profile
 from atom_operator.integration_values import EngineFeature
+from atom_operator.reconcile.profiles.fence import Fence, Namespace
 from atom_operator.validation.parsing import parse_profile, parse_spec
 
 # Of a site, by the field of an image's abilities.
@@ -70,7 +70,7 @@ def lay(
     named: tuple[str, str | None],
     found: Mapping[str, Any] | None,
     *,
-    namespace: str | None = None,
+    namespace: Namespace | None = None,
 ) -> Laid | tuple[FieldProblem, ...]:
     """Lay the profile's spec `found` below `raw`, of which `spec` is the typed form; `named` is its
     name, and by what it was chosen. `namespace`: of the AtomDeployment; None is not judged."""
@@ -83,13 +83,13 @@ def lay(
     profile = parse_profile(name, found)
     if isinstance(profile, tuple):
         return profile
-    if not _is_open_to(profile, namespace):
-        if where is None:
-            return Laid(spec, None, spec)
-        names = ", ".join(profile.namespaces or ())
-        words = f"AtomProfile {name}, named by {where}, is not for namespace {namespace}, but for"
-        remedy = "name another one, or have this namespace added to the profile's spec.namespaces"
-        return (FieldProblem("spec.profile", f"{words} {names}; {remedy}", Reason.INVALID_PROFILE),)
+    if namespace is not None:
+        fence = Fence.of(profile)
+        if (words := fence.unknown(namespace)) is not None:
+            words = f"AtomProfile {name}: {words}"
+            return (FieldProblem("spec.profile", words, Reason.INVALID_PROFILE),)
+        if not fence.is_open_to(namespace):
+            return _not_for(fence, namespace, named, spec)
     joined, known = _lay_below(name, profile, raw)
     result = parse_spec(joined)
     if isinstance(result, tuple):
@@ -98,10 +98,20 @@ def lay(
     return Laid(result, known, spec, Default(f"AtomProfile {name}", said[:12]))
 
 
-def _is_open_to(profile: AtomProfileSpec, namespace: str | None) -> bool:
-    if namespace is None or profile.namespaces is None:
-        return True
-    return any(fnmatchcase(namespace, pattern) for pattern in profile.namespaces)
+def _not_for(
+    fence: Fence, namespace: Namespace, named: tuple[str, str | None], spec: AtomDeploymentSpec
+) -> Laid | tuple[FieldProblem, ...]:
+    """Refuse a profile that is named in a namespace that may not take it; the default is only not
+    laid below its specs."""
+    name, where = named
+    if where is None:
+        return Laid(spec, None, spec)
+    words = f"AtomProfile {name}, named by {where}, is not for namespace {namespace.name}, but for"
+    remedy = (
+        "name another one, or have this namespace added to the profile's spec.namespaces or "
+        "spec.namespaceSelector"
+    )
+    return (FieldProblem("spec.profile", f"{words} {fence}; {remedy}", Reason.INVALID_PROFILE),)
 
 
 def profile_problem(words: str) -> FieldProblem:

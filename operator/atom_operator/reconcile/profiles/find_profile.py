@@ -9,11 +9,12 @@ from typing import Any
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import DEFAULT_PROFILE
+from atom_operator.constants import DEFAULT_PROFILE, LABEL_PROFILE
 from atom_operator.domain import ATOM_PROFILE, FieldProblem
 from atom_operator.kinds import Kind
 from atom_operator.plan.resolve_integrations import asked_kinds
-from atom_operator.reconcile.profile import Laid, lay, name_profile, profile_problem
+from atom_operator.reconcile.profiles.fence import Namespace
+from atom_operator.reconcile.profiles.profile import Laid, lay, name_profile, profile_problem
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
 
@@ -32,16 +33,20 @@ async def with_profile(
     spec = parse_spec(raw)
     if isinstance(spec, tuple):
         return spec
-    asks = spec.profile is None and not settings.namespaces
+    labels: Mapping[str, str] | None = None
     try:
-        label = await port.get_profile_name(namespace) if asks else None
-        named = name_profile(spec, namespace, label)
+        if spec.profile is None and not settings.namespaces:
+            labels = await port.get_namespace_labels(namespace)
+        named = name_profile(spec, namespace, (labels or {}).get(LABEL_PROFILE))
         found = await _read(port, named[0], settings)
+        selects = found is not None and found.get("namespaceSelector") is not None
+        if selects and labels is None and not settings.namespaces:
+            labels = await port.get_namespace_labels(namespace)
         if found is None and named[1] is not None and settings.namespaces:
             return (profile_problem(_NOT_READ.format(*named)),)
     except RefusedError as error:
         return (profile_problem(f"AtomProfiles cannot be read: {error}"),)
-    return lay(raw, spec, named, found, namespace=namespace)
+    return lay(raw, spec, named, found, namespace=Namespace(namespace, labels))
 
 
 async def profile_named(
@@ -52,7 +57,8 @@ async def profile_named(
     if isinstance(own, str) or settings.namespaces:
         return own if isinstance(own, str) else DEFAULT_PROFILE
     try:
-        return await port.get_profile_name(namespace) or DEFAULT_PROFILE
+        labels = await port.get_namespace_labels(namespace)
+        return labels.get(LABEL_PROFILE) or DEFAULT_PROFILE
     except RefusedError:
         return DEFAULT_PROFILE
 
