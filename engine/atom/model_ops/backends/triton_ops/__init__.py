@@ -1,8 +1,8 @@
 """The Triton backend: the engine's own GPU kernels, one source for CUDA and ROCm.
 
-Every operation may be captured into a graph. Without Triton or
-without a GPU it says so; in Triton's interpreter (TRITON_INTERPRET=1) it runs on CPU tensors, which
-is how its logic is tested where there is no GPU.
+Every operation may be captured into a graph. Without Triton or without a GPU the backend reports
+itself unusable. In Triton's interpreter (TRITON_INTERPRET=1) it runs on CPU tensors, so its logic
+can be tested without a GPU.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _PRODUCTS = (
 
 
 def _one_by_one() -> bool:
-    """Tell whether kernels are to be compiled as steps need them: the way out, should a card or
-    driver not bear a warm-up compile."""
+    """Return whether kernels are compiled as steps need them: a fallback for a card or driver that
+    fails in a warm-up compile."""
     return os.environ.get("ATOM_COMPILE_AHEAD") == "0"
 
 
@@ -148,7 +148,7 @@ def backend() -> Backend:
 
 
 def warmup_compile() -> WarmupCompile | None:
-    """Say how kernels are compiled ahead, unless they are to be as steps need them."""
+    """Return the way to compile kernels ahead; None if they are compiled as steps need them."""
     from atom.model_ops.backends.triton_ops.compile import warmup
 
     if _one_by_one():
@@ -189,7 +189,7 @@ def _device() -> torch.device:
 
 
 def unusable() -> tuple[str, ...]:
-    """Say why Triton's kernels cannot run here."""
+    """Return the reasons why Triton's kernels cannot run here."""
     if find_spec("triton") is None:
         return ("triton is not installed (pip install 'atom-platform[cuda]' or '[rocm]')",)
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":

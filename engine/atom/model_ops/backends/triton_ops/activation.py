@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""activation(gate) · up over the two halves of a merged projection; without a gate the square of
-what is above 0 in one product."""
+"""activation(gate) · up over the two halves of a merged projection; without a gate, the square of
+the positive part of one product."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _KINDS = {Activation.SILU: _SILU, Activation.GELU_TANH: _GELU, Activation.RELU2:
 def gated(
     gate, up, dtype: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr
 ):
-    """Give what float32 results of w1 and w3 make, float32; of the plain kinds rounded to dtype on
-    the way, as PyTorch rounds. Without a gate the one product is `gate`, and nothing is up."""
+    """Combine the float32 results of w1 and w3, float32; the plain kinds are rounded to dtype in
+    between, as in PyTorch. Without a gate the single product is `gate`, and `up` is unused."""
     # gpt-oss clamps before the sigmoid, and the gate from above alone: its sigmoid goes to 0 below
     # by itself.
     if KIND == 2:

@@ -83,9 +83,9 @@ class PeerGroup:
         self._group.barrier()
 
     def close(self) -> None:
-        """Leave in three steps that all ranks take together: memory that another process has opened
-        must not be freed, and must not be written, before that one has closed it (CUDA's rule for
-        IPC handles; a process that ends frees what it has)."""
+        """Leave the group in three steps that all ranks take together: memory that another process
+        has opened must not be freed or written before that process has closed it (CUDA's rule for
+        IPC handles; a process that ends frees its memory)."""
         peers, self._peers = self._peers, None
         assert peers is not None, "the group was left"
         self._group.barrier()  # no rank's kernels write any more

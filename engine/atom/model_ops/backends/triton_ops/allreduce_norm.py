@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """A sum over ranks, the addition to the residual and the norm in one kernel: a program per row.
 
-Each rank writes its share of a row into every other's buffer and waits for theirs in its own
-(collectives/peer_buffers.py says how a word tells that it has come). Shares are rounded to the
-activations' dtype before they are sent and added up in float32 in the order of ranks, one's own
-included: every rank computes the same bits.
+Each rank writes its share of a row into every other rank's buffer and waits for theirs in its own
+(collectives/peer_buffers.py describes how a word marks its arrival). Shares are rounded to the
+activations' dtype before they are sent and added up in float32 in the order of ranks, the rank's
+own included: every rank computes the same bits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _words(x, PAIRED: tl.constexpr):
 
 @triton.jit
 def _numbers(words, dtype: tl.constexpr, PAIRED: tl.constexpr):
-    """Give what `_words` made of x, in float32."""
+    """Convert the result of `_words` back to x, in float32."""
     bits = words.to(tl.int32)
     if PAIRED:
         pairs = tl.join(bits.to(tl.int16), (bits >> 16).to(tl.int16))

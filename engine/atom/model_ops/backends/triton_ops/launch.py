@@ -58,15 +58,15 @@ def group_lanes(group: int) -> int:
 
 @triton.constexpr_function  # type: ignore[untyped-decorator]
 def constant(value: Any) -> Any:
-    """A constant that came in a tuple, as a parameter of its own would be: in the interpreter a
-    number of Python's, with which tensors can be multiplied."""
+    """Return a constant from a tuple in the form of a separate parameter: in the interpreter a
+    Python number, which can multiply tensors."""
     return value
 
 
 @triton.constexpr_function  # type: ignore[untyped-decorator]
 def largest_fp8(dtype: Any) -> float:
-    """The largest number of a dtype of Triton's: of e4m3 on NVIDIA's cards and gfx950 448, of
-    gfx942's, whose bits stand for half as much, 240."""
+    """Return the largest number of Triton's dtype: 448 for e4m3 on NVIDIA's cards and gfx950; 240
+    for gfx942's type, whose bits mean half as much."""
     return {"fp8e4nv": 448.0, "fp8e4b8": 240.0, "fp8e5": 57344.0}[dtype.name]
 
 
@@ -87,5 +87,6 @@ def fp8_limit(cache: LatentCache | IndexCache) -> float:
 
 
 def warps_for(elements: int, elements_per_warp: int = 512, most: int = 8) -> int:
-    """Warps for a program over so many elements, so that each thread has a few wide loads."""
+    """Return the warps for a program over so many elements, so that each thread has a few wide
+    loads."""
     return max(1, min(most, next_power_of_2(elements) // elements_per_warp))

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Where rows of an MXFP4 matrix [N, K] stand, one after the other or interleaved
+"""The places of an MXFP4 matrix' rows [N, K], one after the other or interleaved
 (quantised/mxfp4_interleaved.py): their codes, by words or by bytes, and their exponents."""
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ RUN_WORDS, RUN_BYTES, RUN_EXPONENTS = tl.constexpr(16), tl.constexpr(64), tl.con
 
 @triton.constexpr_function
 def exponents_of(K, interleaved):
-    """Tell how many exponents a row has, with those that fill its last run."""
+    """Return the number of a row's exponents, including the padding of its last run."""
     return (K + 255) // 256 * 8 if interleaved else K // 32
 
 
 @triton.jit
 def places(n, number, WIDTH: tl.constexpr, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Find where what is so many in rows n stands, each row WIDTH wide. n and number have shapes
-    that go with each other."""
+    """Return the places of elements `number` in rows n, each row WIDTH wide. n and number have
+    shapes that broadcast."""
     further = row_places(n, number, WIDTH, RUN, INTERLEAVED)
     return further + first_row_places(number, RUN, INTERLEAVED)
 
 
 @triton.jit
 def first_row_places(number, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Find where what is so many in the first row stands."""
+    """Return the places of elements `number` in the first row."""
     # Eight rows' runs lie one below the other, so the next run of a row is eight further.
     if INTERLEAVED:
         return number // RUN * (8 * RUN) + number % RUN
@@ -38,7 +38,7 @@ def first_row_places(number, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
 
 @triton.jit
 def row_places(n, number, WIDTH: tl.constexpr, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Tell how much further it stands in rows n. The last run may be shorter."""
+    """Return the offsets of rows n from the first row. The last run may be shorter."""
     if INTERLEAVED:
         # Of 2,880 inputs the last run is half as long; only there does a row's stride differ.
         WHOLE: tl.constexpr = WIDTH // RUN * RUN

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """RMSNorm, alone or fused with the residual addition before it: one program per token.
 
-What is added may come as the parts of a product that was split over its inner dimension
-(gemm/split_k_linear.py): their sum costs no launch of its own. Roundings are those of the
-reference: sums in float32, back to the activation's dtype before the weight is multiplied in.
+The addend may be the parts of a product that was split over its inner dimension
+(gemm/split_k_linear.py): their sum needs no separate launch. Roundings are those of the reference:
+sums in float32, back to the activation's dtype before the weight is multiplied in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from atom.model_ops.values import NormWeight, Pending, Stream
 
 @triton.jit
 def sum_in_tree(parts_ptr, at, part, inside, PARTS: tl.constexpr):
-    """Add up what stands `part` apart, 1, 2 or 4 of them: ((0 + 1) + (2 + 3))."""
+    """Add up PARTS values, 1, 2 or 4, that are `part` apart: ((0 + 1) + (2 + 3))."""
     total = tl.load(parts_ptr + at, mask=inside, other=0.0)
     if PARTS > 1:
         total += tl.load(parts_ptr + part + at, mask=inside, other=0.0)
@@ -90,7 +90,8 @@ def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
 
 @dataclass(frozen=True, slots=True)
 class NormLaunch:
-    """Says of how many parts x is, how they are added, and the warps of a program."""
+    """The launch of a norm: the number of x's parts, the order of their sum, and the warps of a
+    program."""
 
     parts: int
     warps: int

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Activations in eight bits, each with its scale: what 8-bit matrices are multiplied with.
+"""Activations in eight bits with their scales, for products with 8-bit matrices.
 
-fp8 by 128 neighbouring inputs of a token in kernels of ours, whatever the matrix' own scales are:
-finer than formats ask for, and the same numbers as the product's kernel makes of few tokens on its
-own (w8a8_gemm.py); by token where the library wants it (scaled_mm.py). int8 by token, so that
-a whole product is one sum of integers.
+fp8 has a scale for 128 neighbouring inputs of a token in our kernels, whatever the matrix' own
+scales are: finer than formats require, and the same numbers as the product's kernel computes itself
+for few tokens (w8a8_gemm.py). It has a scale per token if the library requires it (scaled_mm.py).
+int8 has a scale per token, so that a whole product is one sum of integers.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ def quantise_groups(
     tokens_first: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Map x [T, in] contiguous → fp8 [rows, in], scales [rows, ⌈in / group⌉] float32; rows: T or
-    more, what stands behind T is anything. tokens_first: or else a group's scales lie side by
-    side."""
+    more, with arbitrary values after T. tokens_first: if false, a group's scales are contiguous."""
     tokens, inner = x.shape
     rows = rows or tokens
     groups = triton.cdiv(inner, group)
@@ -101,7 +100,7 @@ def quantise_rows(
     x: torch.Tensor, dtype: torch.dtype = torch.int8, rows: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Map x [T, in] contiguous → int8 or fp8 [rows, in], scales [rows, 1] float32; rows: T or more,
-    what stands behind T is anything."""
+    with arbitrary values after T."""
     tokens, inner = x.shape
     codes = torch.empty((rows or tokens, inner), dtype=dtype, device=x.device)
     scales = torch.empty((rows or tokens, 1), dtype=torch.float32, device=x.device)

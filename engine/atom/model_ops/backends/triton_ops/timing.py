@@ -19,7 +19,7 @@ CACHE_BYTES = 600 * 1024 * 1024
 
 
 def copies_beyond_cache(bytes_per_call: int, most: int = 200) -> int:
-    """Tell how many sets of buffers to rotate so that each call reads from memory."""
+    """Return how many sets of buffers to rotate so that each call reads from memory."""
     return max(1, min(most, math.ceil(CACHE_BYTES / bytes_per_call)))
 
 

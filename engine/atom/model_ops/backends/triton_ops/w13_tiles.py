@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """W1 and w3 as rows of one tile: one product is wider than two, and reads activations once.
 
-They alternate by so many that one thread has both in its registers, and nothing is exchanged when
-they are parted. Of a result's rows those are eight. Of its columns an NVIDIA card's thread has both
-of two halves, which are also the fastest to read; of AMD's, whose warps stand side by side, it has
-both of neighbours.
+They alternate in such runs that one thread has both in its registers, and splitting them needs no
+exchange. For a result's rows a run is eight. For its columns an NVIDIA card's thread has both of
+two halves, which are also the fastest to read; AMD's, whose warps are next to each other, has both
+of neighbours.
 """
 
 from __future__ import annotations

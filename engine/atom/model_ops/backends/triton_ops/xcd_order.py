@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Which tile a program of a grid computes, where an AMD card deals programs out to several dies.
+"""The tile of a program, on AMD cards that distribute a grid's programs over several dies.
 
 Programs go to the dies (XCDs) of MI300 and MI350 in turn, numbered with the first axis of the grid
-as the fastest, and each die has an L2 of its own: neighbours in a grid, which read the same rows,
-are on different dies. Kernels whose neighbours share what they read ask here for their tile, and
-get one near the others of their die. Where programs of a grid are not equally long, an order says
-how dies stay equally busy. With DIES = 1 a kernel compiles to what it was without.
+as the fastest, and each die has its own L2. So neighbours in a grid, which read the same rows, are
+on different dies. Kernels whose neighbours share their reads get their tile here, near the other
+tiles of their die. If programs of a grid differ in length, an order keeps the dies equally busy.
+With DIES = 1 a kernel compiles to the same code as without.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def dies_by_units(architecture: str, compute_units: int) -> int:
 
 @cache
 def card_dies(device: torch.device) -> int:
-    """XCDs of the device: what the driver says, else what its compute units amount to; 1 for
+    """Return the XCDs of the device: from the driver, else from its number of compute units; 1 for
     NVIDIA's cards and in the interpreter."""
     if device.type == "cpu" or torch.version.hip is None:
         return 1
@@ -62,8 +62,8 @@ def head_dies(device: torch.device, heads: int) -> int:
 
 
 def row_dies(device: torch.device, columns: int) -> int:
-    """For `row_tile` with so many tiles of columns. Where each die has the same few of them for all
-    rows by the grid's own order, that is as good."""
+    """Return the dies for `row_tile` with so many tiles of columns: 1 if the grid's own order
+    already gives each die the same few columns for all rows."""
     dies = card_dies(device)
     return 1 if columns % (_COLUMNS_OF_DIE * dies) == 0 else dies
 

@@ -120,8 +120,8 @@ def _decode_kernel(
 
 @dataclass(frozen=True, slots=True)
 class DecodeLaunch:
-    """Says how decodes of a layer are launched. grid: KV heads, rows, splits; constants: of the
-    kernel, but for its own; options: Triton's."""
+    """The launch of a layer's decodes. grid: KV heads, rows, splits; constants: of the kernel,
+    except its own; options: Triton's."""
 
     splits: Splits
     grid: tuple[int, int, int]

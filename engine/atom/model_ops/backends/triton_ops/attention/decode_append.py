@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Decode attention from what the projection gave: norm, rotation and the cache write included.
+"""Decode attention on the projection's result: norm, rotation and the cache write included.
 
-Every program norms and rotates its own queries; the one whose split ends the context does the same
-for the new key, writes key and value to the cache, and attends to them from registers: no program
-waits for another's write. One launch instead of two, which counts where a decode step has few rows.
-Rotation turns element i of a head's first half with element i of its second (NeoX order), so heads
-are held as two halves.
+Every program norms and rotates its own queries. The program whose split ends the context does the
+same for the new key, writes key and value to the cache, and attends to them from registers: no
+program waits for another's write. One launch replaces two, which matters if a decode step has few
+rows. Rotation pairs element i of a head's first half with element i of its second (NeoX order), so
+heads are held as two halves.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _rotated_heads(
 def _store_new(
     cache, slot, head, owner, k_first, k_second, new_value, HKV: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
-    """Write the new key's halves and value to their slot where this program is its owner → both as
-    the cache holds them, and their scales (1 of a plain cache)."""
+    """Write the new key's halves and value to their slot if this program is its owner → both as the
+    cache holds them, and their scales (1 for a plain cache)."""
     k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr = cache
     LANES: tl.constexpr = head_lanes(D)
     half, element = tl.arange(0, LANES // 2), head_elements(D, LANES)
@@ -208,8 +208,8 @@ def decode_append_attention(
     rotary: Rotary,
     config: DecodeConfig | None = None,
 ) -> None:
-    """Attention of a step's first rows, as many as out [R, Hq, D] has, of what the projection gave:
-    qkv [R, (Hq + 2·Hkv)·D] contiguous. Newest keys and values are written to the cache."""
+    """Attend with a step's first rows, as many as out [R, Hq, D] has, on the projection's result:
+    qkv [R, (Hq + 2·Hkv)·D] contiguous. The newest keys and values are written to the cache."""
     launch = decode_launch(layer, out, qkv.element_size(), config)
     shape, step, splits = layer.shape, layer.step, launch.splits
     q_norm, k_norm = rotary.q_norm, rotary.k_norm

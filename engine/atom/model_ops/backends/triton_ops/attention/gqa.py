@@ -101,7 +101,8 @@ def _attend_rest(q: torch.Tensor, layer: LayerStep, group: EqualPrompts, out: to
 def _attend_rows(
     q: torch.Tensor, layer: LayerStep, groups: tuple[EqualPrompts, ...], out: torch.Tensor
 ) -> None:
-    """All rows but decodes and those of the groups, whose keys and values the cache holds."""
+    """Attend with all rows except decodes and those of the groups; the cache holds their keys and
+    values."""
     chunks = [chunk for chunk in layer.step.long_chunks if is_for_library(q, layer, chunk)]
     for chunk in chunks:
         if chunk.head:
@@ -120,13 +121,14 @@ def _attend_decodes(q: torch.Tensor, layer: LayerStep, out: torch.Tensor) -> Non
 
 
 def _result(x: torch.Tensor, shape: AttentionShape, step: AttentionMetaData) -> torch.Tensor:
-    """For the heads [T, Hq, D] of each token of x; 0 where no row writes."""
+    """Allocate the heads [T, Hq, D] of each token of x; zeros if some tokens belong to no row."""
     new = torch.zeros if step.has_padding else torch.empty
     return new((x.shape[0], shape.num_heads, shape.head_dim), dtype=x.dtype, device=x.device)
 
 
 def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[EqualPrompts, ...]:
-    """The long prompts of which the layer sees all, by no other rule than the library knows."""
+    """Return the long prompts whose tokens the layer sees completely, if the library supports its
+    scores."""
     if not shape.has_plain_scores:
         return ()
     return tuple(

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""How much an indexer makes of every token before: its scores over the paged cache of keys.
+"""Scores of an indexer for every earlier token, over the paged cache of keys.
 
-A program takes a few neighbouring queries of one row and one split of what they reach: a tile of
-keys is loaded once and multiplied with the heads of each query. As in decode.py the grid
-depends on sizes that the host knows alone, and splits are cut on the device; rows that reach no
-more tokens than are selected are not scored. Every score is one program's sum in one order, so it
-does not depend on what else is in the step.
+A program takes a few neighbouring queries of one row and one split of the tokens they reach: a tile
+of keys is loaded once and multiplied with the heads of each query. As in decode.py the grid depends
+only on sizes that the host knows, and splits are cut on the device; rows that reach no more tokens
+than are selected are not scored. Every score is one program's sum in one order, so it does not
+depend on the rest of the step.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The best-scored tokens of each query, exactly and without sorting.
+"""Select the best-scored tokens of each query, exactly and without sorting.
 
-A program takes a query. The k-th highest score is found eight bits at a time, from the highest, by
-counting how many of the scores that agree so far have each next eight bits: four passes, whatever k
-and the context are. A last pass writes the slots of what is above it and, of equals, of those of
-the lowest positions, in the order of positions. A query that reaches no more than k tokens gets
-them all without a look at scores.
+A program takes a query. It finds the k-th highest score eight bits at a time, from the highest, by
+counting the scores that agree so far by their next eight bits: four passes, for any k and context.
+A last pass writes the slots of all higher scores and, of equal ones, those of the lowest positions,
+in the order of positions. A query that reaches no more than k tokens gets them all without reading
+scores.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""A long chunk behind a history by the library: piece by piece, merged by log-sum-exps.
+"""A long chunk after a history by the library: piece by piece, merged by log-sum-exps.
 
-The library reads neither a paged cache nor a causal mask that begins in the middle. So the keys and
-values of a piece of the context are gathered into a scratch, each tile of queries that sees them is
-attended to them alone, and its result is merged into what it has: two softmaxes over other keys are
-one over both, weighted by their sums (FlashAttention-2, Dao 2023, section 3.1). Which tiles and
-pieces, `atom.utils.long_chunks` says. The scratch holds one piece at a time; sums are kept in
-float32, results in their own dtype, rounded once for each piece.
+The library supports neither a paged cache nor a causal mask that begins in the middle. So the keys
+and values of a piece of the context are gathered into a scratch buffer, each tile of queries that
+sees them attends to them alone, and its result is merged into the tile's: two softmaxes over
+disjoint keys equal one over both, weighted by their sums (FlashAttention-2, Dao 2023, section 3.1).
+`atom.utils.long_chunks` chooses the tiles and pieces. The scratch holds one piece at a time; sums
+are kept in float32, results in their own dtype, rounded once for each piece.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _merge_kernel(
     out_ptr, lse_ptr, part_ptr, part_lse_ptr, tokens, lse_stride,
     HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """Merge a part's result [tokens, HQ, D] and log-sum-exps [HQ, tokens] into those that there
-    are, whose log-sum-exps are lse_stride apart; where one of these is -inf there is nothing yet.
-    """
+    """Merge a part's result [tokens, HQ, D] and log-sum-exps [HQ, tokens] into the existing ones,
+    whose log-sum-exps are lse_stride apart; a log-sum-exp of -inf means that there is no result
+    yet."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     head = tl.program_id(1)
     lane = tl.arange(0, LANES)
@@ -79,8 +79,8 @@ def _merge_kernel(
 
 
 def is_for_library(q: torch.Tensor, layer: LayerStep, chunk: LongChunk) -> bool:
-    """Tell whether the library may attend to the chunk: it sees all of what that sees, by no other
-    rule than it knows, and from a cache as it takes it."""
+    """Return whether the library may attend to the chunk: the layer sees all its tokens, the
+    library supports its scores, and the cache has the activations' dtype."""
     shape = layer.shape
     if not shape.has_plain_scores or layer.cache.k.dtype != q.dtype:
         return False

@@ -2,7 +2,8 @@
 
 Queries are absorbed, and weighted latents up-projected, by batched products of the vendor's
 library. A long prompt without a history takes fewer multiplications with keys and values of every
-token; those are made of what the step itself stored, and attended to by the library.
+token; these are computed from the entries that the step itself stored, and the library attends to
+them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def mla_attention(
 
 
 def _is_all(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int) -> bool:
-    """Tell whether the groups leave nothing to compute in the latent."""
+    """Return whether the groups leave no tokens to compute in the latent."""
     return step.num_decodes == 0 and sum(g.rows * g.leading for g in groups) == tokens
 
 

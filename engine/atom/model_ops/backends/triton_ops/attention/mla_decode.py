@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """MLA of one absorbed query per row, long contexts split among programs.
 
-A program takes one row, a tile of its query heads and one split of its context. Queries come
-absorbed into the latent; what comes out are weighted latents. How contexts are split, and how
-splits are combined, is as in decode.py: the grid depends on sizes that the host knows alone, so a
-captured graph stays right as contexts grow, and a row of context 0 (padding) yields zeros.
+A program takes one row, a tile of its query heads and one split of its context. Queries are
+absorbed into the latent; the results are weighted latents. Contexts are split, and splits combined,
+as in decode.py: the grid depends only on sizes that the host knows, so a captured graph stays valid
+as contexts grow, and a row of context 0 (padding) yields zeros.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Norm of latents, rotation of keys and queries, and the store of entries into the paged cache.
 
-One program of a token takes its entry, the others a few heads' rotated parts; all in place. A token
-whose slot is negative is a graph's padding: nothing is stored for it.
+For each token one program takes its entry, the others a few heads' rotated parts; all in place. A
+token with a negative slot is a graph's padding: it is not stored.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def attend_entries(
 
 @dataclass(frozen=True, slots=True)
 class MlaLaunch:
-    """Tiles of a launch: queries, heads among them and how many tiles all heads make, cached
-    entries, warps. By what fits."""
+    """The tiles of a launch: queries, heads among them, the number of tiles of all heads, cached
+    entries, and warps."""
 
     queries: int
     heads: int
@@ -124,6 +124,6 @@ class EntryTile:
 
 
 def tile_in_registers(block_n: int, num_warps: int, *, more: bool) -> EntryTile:
-    """The tile that is asked for, or what AMD's cards do not spill of a kernel that needs registers
-    for `more` than entries: scales and numbers made of codes, or an address of each."""
+    """Return the requested tile, or one that does not spill on AMD's cards if the kernel needs
+    registers for `more` than entries: scales and converted codes, or an address for each."""
     return EntryTile(16, 4) if more and torch.version.hip else EntryTile(block_n, num_warps)

@@ -49,13 +49,13 @@ def head_elements(D: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def real_elements(D: tl.constexpr, LANES: tl.constexpr):
-    """Tell which lanes hold an element at all."""
+    """Return a mask of the lanes that hold an element."""
     return tl.arange(0, LANES) % (LANES // 2) < D // 2
 
 
 @triton.jit
 def real_lanes(rows, D: tl.constexpr, LANES: tl.constexpr):
-    """Tell which lanes [M, LANES] of the rows hold an element: of `rows` [M] that are real."""
+    """Return a mask [M, LANES] of the lanes that hold an element, in the real rows (`rows` [M])."""
     lanes = rows[:, None]
     # A head without padding needs no mask of its elements, and loads of it are whole vectors.
     if D != LANES:
@@ -65,7 +65,7 @@ def real_lanes(rows, D: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
-    """Find where what the last of `context` tokens attends to begins."""
+    """Find the first token that the last of `context` tokens attends to."""
     # Llama 4: a token sees its own chunk; else a window slides with it.
     if IN_CHUNKS:
         return tl.maximum(context - 1, 0) // WINDOW * WINDOW
@@ -198,7 +198,7 @@ def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def begin_softmax(ROWS: tl.constexpr, LANES: tl.constexpr):
-    """Maximum, sum and weighed values of the softmax of ROWS rows that have seen nothing yet."""
+    """Return maximum, sum and weighted values of a softmax of ROWS rows before their first step."""
     # Sums stay in float32 over however many tiles follow.
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     return highest, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, LANES], tl.float32)

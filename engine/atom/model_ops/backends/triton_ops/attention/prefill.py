@@ -2,12 +2,12 @@
 """Causal attention of ragged rows of queries over the paged cache, their own tokens included.
 
 A program takes one tile of one row's queries and one KV head; the query heads of the group are
-interleaved in the tile, so keys and values are loaded once for all of them. Tiles that lie wholly
-before the first query need no mask; only those around the diagonal do. A chunk may begin anywhere
-in its context. FlashAttention-2 (Dao 2023).
+interleaved in the tile, so keys and values are loaded once for all of them. Tiles wholly before the
+first query need no mask; only those around the diagonal do. A chunk may begin anywhere in its
+context. FlashAttention-2 (Dao 2023).
 
-The grid bounds the number of tiles from above without looking at the rows; each program finds its
-row by a search in query_starts, and rows' last tiles, the longest, come first.
+The grid bounds the number of tiles from above without reading the rows; each program finds its row
+by a search in query_starts, and rows' last tiles, the longest, come first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_row(
     starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr, SPARE: tl.constexpr = 1
 ):  # fmt: skip
     """Find the row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r
-    · SPARE, which are the tiles that a row may have beside those that its queries fill."""
+    · SPARE; SPARE: the tiles that a row may have beyond those that its queries fill."""
     base = tl.load(starts_ptr + first_row)
     low, high = 0, rows
     # A search of a few loads that hit the cache, instead of a table of tiles that the host would

@@ -3,8 +3,8 @@
 
 A program of one warp takes a few tokens and a few neighbouring heads of one kind, q, k or v: every
 byte is read and written once, in wide pieces. The cache is contiguous in (block, offset, head,
-dim), so a slot number alone says where a token's head goes. A token whose slot is negative is a
-graph's padding: it writes no K and no V.
+dim), so a slot number alone determines the place of a token's head. A token with a negative slot is
+a graph's padding: its K and V are not written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _store_halves(at, first, second, mask, D: tl.constexpr):
 def _store_scaled(
     at, scale_at, first, second, mask, D: tl.constexpr
 ):  # fmt: skip
-    """Tiles [TOKENS, HEADS, LANES / 2], zeros where nothing is, in fp8 with their scales."""
+    """Store tiles [TOKENS, HEADS, LANES / 2], zeros outside the mask, in fp8 with their scales."""
     dtype = at.dtype.element_ty
     LIMIT: tl.constexpr = largest_fp8(dtype)
     first, second = first.to(tl.float32), second.to(tl.float32)

@@ -1,10 +1,10 @@
-"""Causal attention of whole prompts by the library: no history, so no cache to look into.
+"""Causal attention of whole prompts by the library: without a history, the cache is not needed.
 
-`scaled_dot_product_attention` reaches 450 to 610 TFLOP/s on an H200 where the paged kernel reaches
-300 to 410 (docs/results/gpu/attention.md), but it starts once per group of equal prompts, a short
-prompt does not fill the card, and the first call of a length costs some 40 ms on the host, for the
-plan: the step's metadata names the groups, and of odd lengths the leading part, that are worth it.
-What is behind that part, and chunks behind a history, it attends to in pieces (`chunk_attention`).
+`scaled_dot_product_attention` reaches 450 to 610 TFLOP/s on an H200, the paged kernel 300 to 410
+(docs/results/gpu/attention.md). But it starts once per group of equal prompts, a short prompt does
+not fill the card, and the first call of a length costs some 40 ms on the host, for the plan. So the
+step's metadata names the groups that are worth it, and the leading part of odd lengths. The library
+attends to the rest, and to chunks after a history, in pieces (`chunk_attention`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sparse MLA (DeepSeek Sparse Attention): an indexer's choice of tokens, and attention to these.
+"""Sparse MLA (DeepSeek Sparse Attention): an indexer's selection of tokens, and attention to these.
 
-Scores of a step are computed piece by piece, so that memory stays bounded whatever contexts are; in
-a decode step that is captured there is as a rule one piece. Absorbed queries are bounded alike.
+Scores of a step are computed piece by piece, so memory stays bounded for any context; a captured
+decode step usually has one piece. Absorbed queries are bounded in the same way.
 """
 
 from __future__ import annotations

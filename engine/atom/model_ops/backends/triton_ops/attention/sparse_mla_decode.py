@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""MLA of every token to cache slots of its own, as an indexer selected them.
+"""MLA of every token to its own cache slots, as selected by an indexer.
 
-A program takes a token, a tile of its query heads and one split of its slots; tokens share nothing,
-so decodes and prompts are the same. Slots come in any order, with -1 behind them for none: a
-captured step knows only the most, and costs what its contexts have. Splits and their combination
-are those of mla_decode.py; a token without slots yields zeros.
+A program takes a token, a tile of its query heads and one split of its slots. Tokens share nothing,
+so decodes and prompts are treated alike. Slots come in any order, padded with -1: a captured step
+knows only their maximum, and its cost depends on its contexts. Splits and their combination are
+those of mla_decode.py; a token without slots yields zeros.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Split-KV (Flash-Decoding, Dao et al. 2023): one row's context divided among programs.
 
-How many splits a step has, the host decides from sizes alone; how long a row's are, the device
-decides from its context, so a captured graph stays right as contexts grow. Parts are combined by a
-second kernel, weighed by their sums of exponentials: a semaphore and a last program that combines
-was slower (docs/kernels/attention.md). Decode, verify and MLA decode share this.
+The host chooses the number of a step's splits from sizes alone; the device computes the length of a
+row's splits from its context, so a captured graph stays valid as contexts grow. A second kernel
+combines the parts, weighted by their sums of exponentials: a semaphore and a last program that
+combines was slower (docs/kernels/attention.md). Decode, verify and MLA decode share this.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def own_split(
     context, split, least, splits, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Find what a program attends to of its row: (where the row's visible tokens begin, first token
-    and end of the split, tokens of a split)."""
+    """Find a program's tokens in its row: (the first token that the row sees, the split's first
+    token and end, tokens of a split)."""
     low = 0
     # Splits divide what the row sees, not all that it has.
     if WINDOW:
@@ -160,8 +160,8 @@ class Splits:
 def choose_splits(
     rows: int, kv_heads: int, max_context: int, units: int, config: DecodeConfig, *, even: bool
 ) -> Splits:
-    """Enough programs to fill the card. Rows that fill it by themselves are split only where one of
-    them could outlast all others; `even` says that none does."""
+    """Choose enough splits to fill the card. Rows that fill it by themselves are split only if one
+    of them could outlast all others; with `even` none does."""
     programs = rows * kv_heads
     if even and programs >= _ENOUGH_PROGRAMS * units:
         return Splits(1, max_context, whole=True)

@@ -1,18 +1,17 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Attention of decode rows of one sequence: a newest token and the drafts behind it.
+"""Attention of decode rows of one sequence: a newest token and the drafts after it.
 
-A program takes a run of rows, one KV head and one split of the run's context; the rows' query heads
+A program takes a run of rows, one KV head and one split of the run's context. The rows' query heads
 of the group fill the tensor core's tile, which a single row would leave mostly padding, and the
-sequence's keys and values are read once for all of them. Each row sees as much of it as its own
-context says, in whatever order they stand. The cache holds the newest tokens of all rows: others
-have written them before.
+sequence's keys and values are read once for all of them. Each row sees as much of the context as
+its own length, in any order of rows. The cache holds the newest tokens of all rows, written before
+the launch.
 
-The grid depends on what the host knows: how many runs there are at most, and how long one is at
-most. Where they begin is read on the device; a program of an empty run ends at once, and the
-programs behind the last run write zeros for the rows that are of none, a graph's padding. A run
-that no tile holds is cut into chunks, which read its context once each. Splits are decode
-attention's, of all that any row of the run sees; from the run's program each learns how many parts
-it has.
+The grid depends on the host's bounds: the most runs, and the most rows of one. The device reads
+where they begin. A program of an empty run ends at once, and the programs after the last run write
+zeros for the rows that belong to no run, a graph's padding. A run that does not fit a tile is cut
+into chunks, each of which reads its context once. Splits are those of decode attention, over the
+tokens that any row of the run sees; each row gets its number of parts from the run's program.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ def _write_padding(
     out_ptr, counts_ptr, head, first, rows, step, GROUP: tl.constexpr, TILE: tl.constexpr,
     HKV: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Write zeros for every step-th row from `first` on: those of no sequence, a graph's
-    padding."""
+    """Write zeros for every step-th row from `first` on: padding rows of a graph, which belong to
+    no sequence."""
     LANES: tl.constexpr = head_lanes(D)
     lane = tl.arange(0, TILE)
     element, real_element = head_elements(D, LANES), real_elements(D, LANES)
@@ -123,8 +122,8 @@ def _verify_kernel(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
     IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """q_ptr, out_ptr: [rows, Hq, D]; parts: what splits write, their logarithms, and [rows] how
-    many parts each row's context has."""
+    """q_ptr, out_ptr: [rows, Hq, D]; parts: the splits' results, their logarithms, and [rows] the
+    number of parts of each row's context."""
     partial_ptr, lse_ptr, counts_ptr = parts
     LANES: tl.constexpr = head_lanes(D)
     head, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)

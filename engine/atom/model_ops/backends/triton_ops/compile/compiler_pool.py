@@ -61,7 +61,7 @@ class CompilerPool:
 
     @property
     def is_calling(self) -> bool:
-        """Tell whether this thread is one of those that compile."""
+        """Return whether this thread is one of the compiling threads."""
         return getattr(self._own, "compiles", False)
 
     def compile(self, specialisation: Specialisation) -> None:

@@ -39,16 +39,16 @@ class CompilerLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Specialisation:
-    """module, kernel: where the JITFunction is found; data: what Triton says of the specialisation,
-    for its own `preload`."""
+    """A specialisation of a kernel. module, kernel: the place of the JITFunction; data: Triton's
+    description of the specialisation, for its own `preload`."""
 
     module: str
     kernel: str
     data: str
 
     def compile(self) -> None:
-        """Make the kernel and what launches it, or find both in Triton's cache. Raises what the
-        compiler does."""
+        """Compile the kernel and its launcher, or find both in Triton's cache. Raises the
+        compiler's errors."""
         function: JITFunction[Any] = getattr(import_module(self.module), self.kernel)
         made: Any = function.preload(self.data)
         # With Triton 3.6 a module in C for each signature, which a first launch would wait for.
@@ -59,7 +59,7 @@ class CompilerProcess:
     """A process that compiles kernels for one thread at a time."""
 
     def __init__(self, card: NamedCard, elders: Sequence[CompilerProcess]) -> None:
-        """elders: started before; their pipes are none of this one's business."""
+        """elders: the processes started before; this one closes its copies of their pipes."""
         self._pipe, theirs = _fork.Pipe()
         inherited = [self._pipe, *(elder._pipe for elder in elders)]
         self._process = _fork.Process(target=_serve, args=(theirs, inherited, card), daemon=True)
@@ -67,7 +67,7 @@ class CompilerProcess:
             self._process.start()
 
     def compile(self, specialisation: Specialisation) -> str | None:
-        """Compile the specialisation into the cache on disk; what came in between. Raises
+        """Compile the specialisation into the cache on disk; return the error, or None. Raises
         `CompilerLostError`."""
         try:
             self._pipe.send(specialisation)
@@ -85,7 +85,7 @@ class CompilerProcess:
         return error
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process immediately."""
         self._process.kill()
         self._process.join()
         self._process.close()
@@ -124,7 +124,7 @@ def _prepare() -> None:
 
 
 class NamedCard:
-    """Triton's driver as it answered before the fork, behind which no card may be asked."""
+    """Triton's driver with the answers from before the fork: a fork must not use the card."""
 
     def __init__(self) -> None:
         self._driver: Any = driver.active

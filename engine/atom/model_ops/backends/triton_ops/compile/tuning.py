@@ -57,8 +57,9 @@ class DecodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """block_m: query rows (tokens times heads of a group) per tile; block_n: keys per tile;
-    max_registers: per thread, where fewer let more programs share a multiprocessor."""
+    """A configuration of prefill attention. block_m: query rows (tokens times heads of a group) per
+    tile; block_n: keys per tile; max_registers: per thread, if fewer let more programs share a
+    multiprocessor."""
 
     block_m: int
     block_n: int
@@ -98,9 +99,9 @@ LinearConfig = SkinnyConfig | SplitKConfig
 
 @dataclass(frozen=True, slots=True)
 class ReadingRates:
-    """Says how a card reads a matrix: bytes_per_second: of all programs together; latency_seconds:
-    from a program's asking to its having; launch_seconds: of a product, that is no reading;
-    library_share: of bytes_per_second, that the library's products reach."""
+    """The rates at which a card reads a matrix. bytes_per_second: of all programs together;
+    latency_seconds: from a program's request to its data; launch_seconds: of a product, besides
+    reading; library_share: the share of bytes_per_second that the library's products reach."""
 
     bytes_per_second: float
     latency_seconds: float
@@ -110,10 +111,11 @@ class ReadingRates:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """linear, addend, gated: `linear_key` → configuration of a product, of one that a norm adds to
-    the residual, and of one with its activation; None where the library is faster. decode,
-    prefill: `decode_key` and `attention_key` → configuration. rates: what products of shapes that
-    were not measured are predicted_config with; None where only measured ones are known."""
+    """Tables of configurations. linear, addend, gated: `linear_key` → configuration of a product,
+    of one that a norm adds to the residual, and of one with its activation; None if the library is
+    faster. decode, prefill: `decode_key` and `attention_key` → configuration. rates: the basis of
+    predicted_config for shapes that were not measured; None if only measured shapes have a
+    configuration."""
 
     linear: dict[str, LinearConfig | None]
     addend: dict[str, SplitKConfig | None]
@@ -137,7 +139,7 @@ def read_linear_key(key: str) -> tuple[int, int, int]:
 
 
 def token_bucket(tokens: int) -> int:
-    """The bucket that holds so many tokens."""
+    """Return the bucket that holds so many tokens."""
     return next(size for size in TOKEN_BUCKETS if size >= tokens)
 
 

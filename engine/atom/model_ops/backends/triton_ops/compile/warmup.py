@@ -40,15 +40,15 @@ _UNFILLED = {
 
 
 def is_compiled_ahead(device: torch.device, start: str) -> bool:
-    """Tell whether a start like this one was compiled ahead. start: what decides which
-    specialisations it needs. A cache that was emptied since has lost its marks, too."""
+    """Return whether a start like this one was compiled ahead. start: a key of all settings that
+    decide its specialisations. A cache that was emptied since has lost its marks, too."""
     return _mark(device, start).exists()
 
 
 @contextmanager
 def warmup_compile(device: torch.device, start: str, workers: int) -> Iterator[Callable[[], None]]:
-    """Open a context in which this thread's launches are compiled and not run. What it gives,
-    called behind it, waits until all are compiled."""
+    """Open a context in which this thread's launches are compiled and not run. It yields a function
+    which, called after the context, waits until all are compiled."""
     began = time.perf_counter()
     compilers = CompilerPool(device, workers)
     ready = time.perf_counter()

@@ -56,7 +56,7 @@ _GATED = _Kind("gated")
 
 
 def linear_config(device: torch.device, w: LinearWeight, tokens: int) -> LinearConfig | None:
-    """For a whole product of so many tokens."""
+    """Choose the configuration of a whole product of so many tokens."""
     found = _chosen(device, _LINEAR, w.data.dtype, (w.outputs, w.inputs), tokens)
     return found if found is None or _reads(w, found) else None
 

@@ -54,7 +54,8 @@ class Product:
 
 
 def fits(config: LinearConfig, product: Product, card: Card) -> bool:
-    """Tell whether the kernel takes the product as it is, and the card the kernel."""
+    """Return whether the kernel supports the product's sizes, and the card the kernel's shared
+    memory."""
     if isinstance(config, SplitKConfig) and (
         product.inner % (config.block_k * config.split_k) or product.columns % config.block_n
     ):

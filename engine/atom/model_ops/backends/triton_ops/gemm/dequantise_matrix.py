@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Quantised matrices made plain, for products of many tokens.
+"""Dequantise matrices for products of many tokens.
 
-What a product of few tokens does with every tile it reads is done once here; the matrix is then
-written and read again, which thousands of tokens do not notice, and multiplied as plain ones are.
+A product of few tokens dequantises every tile that it reads; here this is done once. The matrix is
+then written and read again, a small cost for thousands of tokens, and multiplied like plain ones.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _dequantise_4bit_kernel(
     GROUP: tl.constexpr, FP4: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Rows of all matrices of a stack. GROUP: inputs that share one of a row's `groups` scales, a
-    multiple of the tile's or a part of it; zero_ptr: None where every zero point is 8; index_ptr:
-    of which group each input is, None where groups are neighbours. INTERLEAVED: see
+    """Dequantise rows of all matrices of a stack. GROUP: inputs that share one of a row's `groups`
+    scales, a multiple of the tile's or a part of it; zero_ptr: None if every zero point is 8;
+    index_ptr: the group of each input, None if groups are contiguous. INTERLEAVED: see
     mxfp4_layout.py."""
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2

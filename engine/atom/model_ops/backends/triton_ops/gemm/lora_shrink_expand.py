@@ -1,15 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Low-rank products of rows that have adapters of their own: shrink, then expand into the base's.
+"""Low-rank products of rows with their own adapters: shrink, then expand into the base's product.
 
 Shapes: x [T, in], y [T, out] (rows of wider tensors, their elements contiguous), a [slots, parts ·
-R, in], b [slots, out, R], slots [T] int32, -1 of a token without an adapter. Tiles: tokens in the
-order of their slots, sorted once a step, so that most tiles have one adapter or two; a captured
-step may hold any. A program that shrinks has one adapter, and ends at once where none of its tokens
-has it; one that expands goes through those of its tokens, and adds to y once.
-Bound: of decodes the memory that matrices are read from, once for each tile of tokens that has the
-adapter. Inputs are divided among programs where tokens are few, and their sums added in one order.
-Precision: products of the model's elements are summed in float32; what is shrunk keeps 16 bits of
-them (`product`), and y is rounded once.
+R, in], b [slots, out, R], slots [T] int32, -1 for a token without an adapter. Tiles: tokens sorted
+by slot, once a step, so most tiles have one adapter or two; a captured step may hold any. A program
+that shrinks has one adapter, and ends at once if none of its tokens has it; one that expands
+processes those of its tokens, and adds to y once. Bound: for decodes the memory that matrices are
+read from, once for each tile of tokens with the adapter. With few tokens inputs are divided among
+programs, and their sums added in one order. Precision: products of the model's elements are summed
+in float32; the shrunk values keep 16 bits of them (`product`), and y is rounded once.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _shrink_kernel(
 def _expand_slot(
     total, shrunk, slot, number, b_ptr, row, lane, within, OUT: tl.constexpr, RANK: tl.constexpr
 ):
-    """Add b of the slot `number`, some lanes of it, times what is shrunk of its tokens."""
+    """Add some lanes of b of the slot `number`, times the shrunk values of its tokens."""
     at_b = b_ptr + (number * OUT + row.to(tl.int64)) * RANK
     factors = tl.load(at_b[:, None] + lane[None, :], mask=within, other=0.0)
     own = tl.where((slot == number)[None, :], shrunk, 0.0)
@@ -82,8 +81,8 @@ def _expand_projection(
     OUT: tl.constexpr, BEGIN: tl.constexpr, END: tl.constexpr, RANK: tl.constexpr,
     LANES: tl.constexpr, PARTS: tl.constexpr, SPARSE: tl.constexpr,
 ):  # fmt: skip
-    """Add b · what is shrunk, of the rows that are a projection's. sums: pointers [T] of what is
-    shrunk for it, whose parts lie a plane apart; slot: of each token, in order."""
+    """Add b · shrunk values for a projection's rows. sums: pointers [T] to its shrunk values, whose
+    parts are a plane apart; slot: of each token, in order."""
     lane = tl.arange(0, LANES)
     first = tl.min(row, axis=0)
     # A tile of other projections alone has nothing of this one.
@@ -116,8 +115,9 @@ def _expand_kernel(
     ROWS: tl.constexpr, RANK: tl.constexpr, LANES: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, SPARSE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS: of the matrix' projections, one below the other; LANES: of a rank at once; PARTS: sums
-    that make what is shrunk; SPARSE: a tile has few of the slots between its first and its last."""
+    """ROWS: of the matrix' projections, one after the other; LANES: of a rank at once; PARTS: sums
+    that make the shrunk values; SPARSE: a tile has few of the slots between its first and its
+    last."""
     place = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     slot = tl.load(slots_ptr + place, mask=place < tokens, other=-1)
     if tl.max(slot, axis=0) < 0:
@@ -141,7 +141,7 @@ def _expand_kernel(
 
 @triton.constexpr_function
 def _end(rows: tuple[int, ...], count: int) -> int:
-    """Find the row behind the first projections."""
+    """Return the end row of the first projections."""
     return sum(rows[:count])
 
 
@@ -208,8 +208,9 @@ def _expand(y: torch.Tensor, w: LoraWeight, order: _Order, sums: torch.Tensor) -
 
 @contextmanager
 def _beside(few: bool) -> Iterator[Callable[[], None]]:
-    """A context whose kernels run beside those that follow until what it gives is called: of few
-    tokens in a graph, where neither fills the device, and where a second stream costs no host."""
+    """Open a context whose kernels run concurrently with later ones until the yielded function is
+    called: for few tokens in a graph, where neither fills the device, and a second stream costs the
+    host nothing."""
     if not (few and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         yield lambda: None
         return

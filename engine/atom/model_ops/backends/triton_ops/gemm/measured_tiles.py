@@ -30,7 +30,7 @@ _FULL = 128
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """programs: of a multiprocessor, so many are wanted at least."""
+    """A measured tile. programs: at least this many per multiprocessor."""
 
     block_t: int
     block_n: int
@@ -42,8 +42,8 @@ class _Tile:
 def measured_tile(
     x: torch.Tensor, w: LinearWeight, block_k: int, least_n: int = 32, most_t: int = 128
 ) -> QuantisedTile:
-    """The measured tile of int32-packed weights and of fp8, where the card is like the one
-    measured; else that of `choose_tile`, which least_n and most_t are for."""
+    """Return the measured tile of int32-packed weights and of fp8, if the card is like the measured
+    one; else that of `choose_tile`, which uses least_n and most_t."""
     tokens, units = x.shape[0], compute_units(x.device) if _is_like(x.device) else 0
     form = _measured(w.format, tokens, w.outputs / units) if units else None
     if form is None:

@@ -2,9 +2,9 @@
 """One token's residual addition, norm, product and gated activation in one kernel.
 
 At one token a step is hundreds of launches that each last a microsecond or two. Here every program
-takes some rows of W, has their weights on the way first, and meanwhile adds and norms the token
-itself: a few kilobytes that all programs read from the cache. Program 0 writes the new residual,
-to a tensor of its own: the others still read the old one. Roundings are those of the separate
+takes some rows of W, starts loading their weights first, and meanwhile adds and norms the token
+itself: a few kilobytes that all programs read from the cache. Program 0 writes the new residual to
+a separate tensor, since the others still read the old one. Roundings are those of the separate
 kernels.
 """
 
@@ -115,8 +115,8 @@ def _norm_linear_kernel(
 
 
 def can_fuse(stream: Stream, w: LinearWeight) -> bool:
-    """Tell whether the kernel takes the stream [1, in], one token, no parts, not too wide, and the
-    matrix: plain, or fp8 whose rows of a program share scales."""
+    """Return whether the kernel supports the stream [1, in] (one token, no parts, not too wide) and
+    the matrix: plain, or fp8 in which a program's rows share scales."""
     rows, inner = stream.residual.shape
     if rows != 1 or inner > _MAX_INNER or stream.pending_is is Pending.PARTS:
         return False
@@ -129,8 +129,8 @@ def can_fuse(stream: Stream, w: LinearWeight) -> bool:
 def norm_linear(
     stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
-    """The stream [1, in], w [out, in] (gated: gate's rows, then up's) → ([1, out], or half of it;
-    the settled stream). norm: None of what is normed already."""
+    """Norm and multiply the stream [1, in] with w [out, in] (gated: gate's rows, then up's) → ([1,
+    out], or half of it; the settled stream). norm: None if the input is normed already."""
     residual, inner = stream.residual, w.inputs
     outputs = w.outputs // 2 if gated else w.outputs
     if w.scales is None:

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Kernels compute a token that has an adapter: sum, norm, product, low-rank product, activation.
+"""Kernels for a token with an adapter: sum, norm, product, low-rank product, activation.
 
-One is the kernel of norm_linear.py with the adapter in it, the other has no norm, and inputs may be
-many. The first programs shrink: each has some rows of a, as the others have of W, and tells what
-they make of the token. The others multiply by W, and then take what was shrunk, which has mostly
-come by then. A number that is told is its own sign that it was: all stand at a bit pattern before
-that no product has, so nothing counts or waits for all. The first programs run first on every
-device that we know of, so that none waits for one that does not run.
+One is the kernel of norm_linear.py with the adapter in it; the other has no norm, and allows many
+inputs. The first programs shrink: each has some rows of a, as the others have of W, and publishes
+their products with the token. The others multiply by W, and then read the shrunk values, which have
+mostly arrived by then. A published number marks its own arrival: all places first hold a bit
+pattern that no product has, so no counter or barrier is needed. The first programs run first on
+every device that we know of, so no program waits for one that does not run.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _norm_linear_lora_kernel(
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
     RANK: tl.constexpr, LANES: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
-    """ENDS: of the matrix' projections, the row behind each. N: of W, half of it if GATED."""
+    """ENDS: the end row of each of the matrix' projections. N: rows of W, half of them if GATED."""
     shrunk_rows: tl.constexpr = len(ENDS) * RANK
     shrinkers: tl.constexpr = (shrunk_rows + ROWS - 1) // ROWS
     slot = tl.load(slot_ptr)
@@ -249,7 +249,7 @@ def linear_lora(x: torch.Tensor, w: LinearWeight, tokens: LoraTokens) -> torch.T
 
 
 def _takes(w: LinearWeight) -> bool:
-    """Tell whether the kernels here take the matrix and its adapters."""
+    """Return whether the kernels here support the matrix and its adapters."""
     is_plain = w.format is WeightFormat.PLAIN
     return w.lora is not None and is_plain and w.lora.rank <= _MAX_RANK
 
@@ -284,15 +284,16 @@ def _ends(rows: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Numbers:
-    """Numbers of a step that no program has told yet, int32; used: from their beginning."""
+    """The places of a step that no program has written yet, int32; used: the number taken from
+    their beginning."""
 
     untold: torch.Tensor
     used: int = 0
 
 
 def _numbers(tokens: LoraTokens, lora: LoraWeight) -> torch.Tensor:
-    """Take the places for what one matrix shrinks the token to, of those that a step fills at
-    once."""
+    """Take the places for one matrix' shrunk values of the token from those that a step initialises
+    at once."""
     count = COPIES.value * _place(lora.a.shape[1])
     found: _Numbers | None = tokens.per_step.get(_NUMBERS)
     if found is None or found.used + count > len(found.untold):

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Tiles of 4-bit matrices as numbers: two neighbouring inputs a byte, a scale for a group of them.
+"""Convert tiles of 4-bit matrices to numbers: two neighbouring inputs a byte, a scale per group.
 
-A byte's inputs become two tiles, of even and of odd inputs, so that nothing has to be interleaved;
-activations are divided alike. MXFP4 is exact with its scale, int4 less its zero point without.
+A byte's inputs become two tiles, of even and of odd inputs, so no interleaving is needed;
+activations are divided in the same way. MXFP4 is exact with its scale, int4 minus its zero point
+without.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import triton.language as tl
 
 @triton.jit
 def fp4_values(codes):
-    """Map e2m1 in int16 → float16, × 2^-14: exponent and fraction lie where a half's smallest have
-    theirs, so that ½, which has no leading one there either, comes out right."""
+    """Map e2m1 in int16 → float16, × 2^-14: exponent and fraction are at the places of a half's
+    subnormals, so ½, which has no leading one in either, comes out right."""
     # Shifts and masks, no table: registers cannot be indexed, and memory would be asked for each
     # code.
     bits = ((codes & 7) << 9) | ((codes & 8) << 12)

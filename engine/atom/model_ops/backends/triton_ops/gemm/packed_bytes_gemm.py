@@ -2,10 +2,10 @@
 """Products with 4-bit matrices: weights become numbers of the activations' dtype in the kernel.
 
 A byte has two neighbouring inputs, so a tile of W is two, of even and of odd inputs, and so is a
-tile of activations: two products, and nothing has to be interleaved. int4 less its zero point is
-exact; its scale follows where a tile's inputs share it, else it is multiplied into the tile.
-MXFP4 is exact with its scale. For activations of any dtype, and for groups that are parted among
-ranks; most products of 16-bit activations are packed_int32_gemm.py's.
+tile of activations: two products, without interleaving. int4 minus its zero point is exact; its
+scale is applied after the product if a tile's inputs share it, else it is multiplied into the tile.
+MXFP4 is exact with its scale. The kernel is for activations of any dtype, and for groups that are
+split among ranks; packed_int32_gemm.py computes most products of 16-bit activations.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _packed_bytes_kernel(
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     FP4: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
-    """GROUP: inputs that share one of the `groups` scales of a row; zero_ptr: None where every zero
-    point is 8; order_ptr: which input is stored in each place, index_ptr: of which group it is,
-    None where places are inputs, and groups neighbours."""
+    """GROUP: inputs that share one of the `groups` scales of a row; zero_ptr: None if every zero
+    point is 8; order_ptr: the input stored in each place, index_ptr: its group, None if places are
+    inputs and groups contiguous."""
     SHARED: tl.constexpr = GROUP % BLOCK_K == 0 and index_ptr is None  # by all inputs of a tile
     part = product_tile(2, DIES)
     t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)

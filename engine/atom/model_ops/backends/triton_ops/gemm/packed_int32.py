@@ -1,12 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""4-bit weights of int32 words as numbers: two at once, by what their bits mean in a 16-bit float.
+"""Convert 4-bit weights of int32 words to numbers: two at once, by their bits' meaning in a 16-bit
+float.
 
-A word of 4-bit codes has inputs 8w .. 8w + 7. Its nibbles i and i + 4 stand where the two halves of
-a word have theirs, by one shift for both: so tile i has of every word the inputs i and i + 4, and
-activations are divided in the same way (`quarters`). e2m1 has sign, exponent and fraction where
-bfloat16 and float16 have them. int4 alone in a half is one of the dtype's smallest numbers, which a
-tensor core multiplies as any other; where a scale is multiplied into it, it becomes the fraction of
-a number that is whole there.
+A word of 4-bit codes has inputs 8w .. 8w + 7. One shift moves its nibbles i and i + 4 to the same
+places of the word's two halves. So tile i has the inputs i and i + 4 of every word, and activations
+are divided in the same way (`quarters`). e2m1 has sign, exponent and fraction at the places of
+bfloat16's and float16's. An int4 code alone in a half is one of the dtype's smallest numbers, which
+a tensor core multiplies like any other; if a scale is multiplied into it, it becomes the fraction
+of a normal number.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
 @triton.jit
 def mxfp4_to_bf16(words, scales, NIBBLE: tl.constexpr):
     """Map words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
-    NIBBLE + 4 of each word, bfloat16 [N, 2W]. Codes alone are 2^-126 of what they should be, ½ and
-    0 included."""
+    NIBBLE + 4 of each word, bfloat16 [N, 2W]. The codes alone are 2^-126 of their values, ½ and 0
+    included."""
     sign, size = mxfp4_shifted(words, NIBBLE)
     bits = (sign & -2147450880) | (size & 0x01C001C0)  # 0x80008000
     # Scaled in bfloat16: a power of two, so the product is exact.
@@ -61,8 +62,8 @@ def mxfp4_to_bf16(words, scales, NIBBLE: tl.constexpr):
 
 @triton.jit
 def mxfp4_shifted(words, NIBBLE: tl.constexpr):
-    """words int32, twice: where the halves have the sign of the inputs NIBBLE and NIBBLE + 4 as a
-    bfloat16 has it, and where they have its size."""
+    """Return words int32, twice: with the sign of the inputs NIBBLE and NIBBLE + 4 at bfloat16's
+    place in each half, and with their size there."""
     # One shift serves both halves: nibble i lands where the low half has exponent and fraction,
     # nibble i + 4 where the high half has.
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
@@ -115,9 +116,9 @@ def _pairs(words, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def _unscaled_int4(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
-    """Map words int32 → a code alone in each half. The lowest eight bits of a bfloat16 are so many
-    2^-133, subnormal or not, so of two nibbles one stays where it is: it means 16 times as much,
-    which its inputs lack (packed_int32_inputs.py)."""
+    """Map words int32 → a code alone in each half. The lowest eight bits of a bfloat16 count
+    2^-133, subnormal or not, so one of two nibbles keeps its place: it means 16 times as much, and
+    its inputs are divided accordingly (packed_int32_inputs.py)."""
     if dtype == tl.bfloat16:
         MASK: tl.constexpr = 0x00F000F0 if NIBBLE % 2 else 0x000F000F
         return (words >> (NIBBLE // 2 * 8)) & MASK

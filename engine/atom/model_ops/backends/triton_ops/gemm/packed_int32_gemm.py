@@ -1,13 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products of a step's tokens with 4-bit matrices, eight 4-bit weights of an int32 word at once.
 
-For activations of 16 bits. Weights are the tall side of the tensor core's tile, whatever the number
-of tokens: from the registers where they became numbers they go straight into the product, which
-holds as long as nothing that was read in another layout meets a number on its way there. So int4 is
-multiplied as bare codes, its scale follows the product, where a tile's inputs share it, and zero
-points are multiplied with sums of inputs that are made before, with the inputs' order
-(packed_int32_inputs.py). Smaller groups' scales are multiplied into the numbers, as MXFP4's
-exact one is.
+For activations of 16 bits. Weights are the tall side of the tensor core's tile, for any number of
+tokens: they go straight from the registers where they became numbers into the product, as long as
+no data that was read in another layout meets a number before. So int4 is multiplied as bare codes,
+and its scale follows the product, if a tile's inputs share it. Zero points are multiplied with sums
+of inputs that are computed before, together with the inputs' order (packed_int32_inputs.py).
+Smaller groups' scales are multiplied into the numbers, as MXFP4's exact one is.
 """
 
 from __future__ import annotations
@@ -135,9 +134,9 @@ def _packed_int32_kernel(
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     FP4: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
-    """GROUP: inputs that share a scale, a multiple of BLOCK_K or a part of it; zero_ptr: None where
+    """GROUP: inputs that share a scale, a multiple of BLOCK_K or a part of it; zero_ptr: None if
     every zero point is 8; row: numbers of a row of x; EVEN: they are K, and whole tiles; total_ptr:
-    of int4, what packed_int32_inputs.py makes."""
+    for int4, the sums from packed_int32_inputs.py."""
     SHARED: tl.constexpr = (not FP4) and GROUP % BLOCK_K == 0  # by all inputs of a tile
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     # Tokens are the fastest axis: neighbours read the same weights.
@@ -189,8 +188,8 @@ def _block_k(w: LinearWeight) -> int:
 
 
 def takes(x: torch.Tensor, w: LinearWeight) -> bool:
-    """Tell whether the kernel multiplies: 16-bit activations, and groups that are whole and fit a
-    tile."""
+    """Return whether the kernel supports the product: 16-bit activations, and groups that are whole
+    and fit a tile."""
     groups = None if w.scales is None else w.scales.groups
     if x.dtype not in (torch.bfloat16, torch.float16) or w.inputs % _WORD or _block_k(w) == 0:
         return False

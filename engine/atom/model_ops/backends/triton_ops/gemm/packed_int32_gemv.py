@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products of one token with matrices of int4, multiplied and added without the tensor core.
 
-What costs there is dequantising: a tensor core wants them in an order of its own, which
-takes longer than all multiplications of a token. A float32's lowest 24 bits are so many 2^-149, so
-six of a word's codes are numbers where they are, and the other two after one shift; inputs, which
-all rows share, are made as much larger. Zero points are multiplied with sums of inputs. Of e2m1,
-whose numbers take more to make, the tensor core is as fast.
+Dequantising dominates the cost: a tensor core needs the numbers in its own order, which takes
+longer than all multiplications of a token. A float32's lowest 24 bits count 2^-149, so six of a
+word's codes are numbers in place, and the other two after one shift; inputs, which all rows share,
+are scaled up accordingly. Zero points are multiplied with sums of inputs. For e2m1, whose
+conversion takes more instructions, the tensor core is as fast.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _larger(x, NIBBLE: tl.constexpr):
 
 @triton.jit
 def _code(words, NIBBLE: tl.constexpr):
-    """A code where it is, as a float32 of 2^-149 times its bits: the lowest 24 are so, subnormal or
-    not."""
+    """Read a code in place, as a float32 of 2^-149 times its bits: the lowest 24 bits count so,
+    subnormal or not."""
     # No conversion at all: float32 reads subnormals as so many 2^-149, and fma takes them at full
     # rate on both vendors (denormals must not be flushed; the tests compile for that).
     return (words & (15 << (4 * NIBBLE))).to(tl.float32, bitcast=True)

@@ -1,10 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""A step's tokens as products with words of int4 read them: in the words' order, with their sums.
+"""Arrange a step's tokens for products with words of int4: in the words' order, with their sums.
 
-Tiles of outputs would each do this again for the same tokens. A tile of inputs is written nibble by
-nibble, and of a nibble word by word, its two halves beside each other, so that what a product makes
-of a word's halves meets its inputs without an exchange between lanes. Zero points, which all of a
-group's codes share, are multiplied with the group's sum instead of taken off each code.
+Without this kernel, tiles of outputs would each repeat the work for the same tokens. A tile of
+inputs is written nibble by nibble, and within a nibble word by word, its two halves next to each
+other, so that a product with a word's halves meets its inputs without an exchange between lanes.
+Zero points, which all of a group's codes share, are multiplied with the group's sum instead of
+subtracted from each code.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def _packed_inputs_kernel(
     x_ptr, order_ptr, out_ptr, total_ptr, tokens, K, padded,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, CHUNK: tl.constexpr, LARGER: tl.constexpr,
 ):  # fmt: skip
-    """Map x [T, K] → [T, padded] and of each CHUNK, a part of BLOCK_K, its sum. order_ptr: which
-    input stands in each place, None where its own."""
+    """Map x [T, K] → [T, padded] and the sum of each CHUNK, a part of BLOCK_K. order_ptr: the input
+    for each place, None if the order is unchanged."""
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     real, row = (row < tokens)[:, None], row.to(tl.int64)[:, None]
     first, lane = tl.program_id(1) * BLOCK_K, tl.arange(0, BLOCK_K)

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What products with quantised matrices share: their tiles, and the end of a split product.
+"""Shared parts of products with quantised matrices: their tiles, and the end of a split product.
 
-A product of few tokens has few tiles: its inner dimension is then divided among programs, whose
-float32 parts the next norm adds up, or a small kernel where there is none.
+A product of few tokens has few tiles. So its inner dimension is divided among programs, whose
+float32 parts the next norm adds up, or a small kernel if there is no norm.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Point:
     config: LinearConfig | None
 
     def octaves(self, product: Product) -> float:
-        """Tell how far a product's matrix is from it."""
+        """Return the distance of a product's matrix from the point."""
         tall = math.log2(product.outputs / self.outputs)
         return abs(tall) + abs(math.log2(product.inner / self.inner))
 

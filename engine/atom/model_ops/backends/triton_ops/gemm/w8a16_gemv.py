@@ -1,10 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products of one token with matrices of fp8, with its norm and its gated activation where they are
-wanted.
+"""Products of one token with matrices of fp8, with the norm and the gated activation on request.
 
-Reading the matrix is all there is to do: a program takes a few of its rows, and adds and norms what
-they are multiplied by as it goes (w8a16_rows.py). Warps lie along the inputs. The first program
-writes the new residual, to a tensor of its own: the others still read the old one.
+The time goes into reading the matrix: a program takes a few of its rows, and adds and norms the
+token on the way (w8a16_rows.py). Warps are along the inputs. The first program writes the new
+residual to a separate tensor, since the others still read the old one.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ def w8a16_tile(w: LinearWeight, *, normed: bool, gated: bool) -> W8A16Tile:
 
 
 def takes(w: LinearWeight, *, gated: bool) -> bool:
-    """Tell whether the matrix is of fp8 and a program's rows share their scales, w1's and w3's
-    apart, as a lane's inputs do."""
+    """Return whether the matrix is of fp8 and a program's rows share their scales, w1's and w3's
+    separately, as a lane's inputs do."""
     if w.format is not WeightFormat.FP8_BLOCKS:
         return w.format is WeightFormat.FP8
     assert w.scales is not None
@@ -99,8 +98,9 @@ def w8a16_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 def norm_w8a16_linear(
     stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
-    """The stream [1, in], no parts, w that `takes` (gated: gate's rows, then up's) → ([1, out], or
-    half of it; the settled stream). norm: None of what is normed already."""
+    """Norm and multiply the stream [1, in], without parts, with a w that `takes` accepts (gated:
+    gate's rows, then up's) → ([1, out], or half of it; the settled stream). norm: None if the input
+    is normed already."""
     residual, pending, scales = stream.residual, stream.pending, w.scales
     assert scales is not None
     tile, constants = w8a16_tile(w, normed=norm is not None, gated=gated), scale_constants(w)

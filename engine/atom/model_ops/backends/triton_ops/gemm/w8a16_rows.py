@@ -2,11 +2,10 @@
 """Rows of a matrix in 8 bits by one token, without the tensor core.
 
 A lane has sixteen inputs, whose codes it reads at once. A card converts fp8 to float32 in one and a
-half instructions a code, fewer than it takes to lay 16-bit numbers out for the tensor core; sixteen
-products are added up before their scale is multiplied in. Activations are as they are, and what a
-norm makes of them is not rounded. Turns are unrolled so that codes are read ahead: a tile kept from
-turn to turn, as gemv_rows.py keeps one, would be taken apart, each byte into a register of its
-own.
+half instructions a code, fewer than it takes to arrange 16-bit numbers for the tensor core; sixteen
+products are added up before their scale is multiplied in. Activations are not quantised, and the
+norm's result is not rounded. Turns are unrolled so that codes are read ahead: a tile kept from turn
+to turn, as in gemv_rows.py, would be taken apart, each byte into a separate register.
 """
 
 from __future__ import annotations
@@ -95,10 +94,10 @@ def w8a16_rows(
 ):  # fmt: skip
     """Multiply x [K] with rows: of each of the parts of W [PARTS · PART, K] those from `first` on →
     [PARTS, ROWS] float32. TALL, WIDE: outputs and inputs that share a scale, as a part's rows do
-    here; WIDE 0: an output has one. UNROLL: turns at once, so that one's codes are read while
-    another's are multiplied. x is added to the residual, if there is one, and normed, if there is
-    norm_ptr: what a norm divides by is the same for all inputs, so it comes to the sums at the end
-    and no code waits for it."""
+    here; WIDE 0: one scale per output. UNROLL: turns at once, so that one turn's codes are read
+    while another's are multiplied. x is added to the residual, if there is one, and normed, if
+    there is norm_ptr: the norm's divisor is the same for all inputs, so the sums are divided at the
+    end and no code waits for it."""
     LANES: tl.constexpr = BLOCK_K // LANE
     part, row, k = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
     inner = tl.arange(0, LANES) * LANE
@@ -137,8 +136,8 @@ def _scales(
     scale_ptr, first, at, PART: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Read what lanes that begin at the inputs `at` [LANES] are multiplied by, [PARTS or 1, 1,
-    LANES]; 1 where an output has one scale."""
+    """Read the factors of lanes that begin at the inputs `at` [LANES], [PARTS or 1, 1, LANES]; 1 if
+    there is one scale per output."""
     if WIDE:
         COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
         block = scale_ptr + first // TALL * COLUMNS + at // WIDE

@@ -3,9 +3,9 @@
 added up.
 
 fp8: activations have a scale for 128 neighbouring inputs; every 128 inputs the tensor core's sum is
-scaled and added in float32, which is also what keeps its narrow accumulators right (DeepSeek-V3,
-arXiv 2412.19437, section 3.3.2). Few tokens are quantised by the kernel itself, many by one before.
-int8: one sum of integers, scaled at the end by token and output.
+scaled and added in float32, which also compensates for its narrow accumulators (DeepSeek-V3, arXiv
+2412.19437, section 3.3.2). The kernel itself quantises few tokens; a kernel before it quantises
+many. int8: one sum of integers, scaled at the end by token and output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _fp8_kernel(
     QUANTISES: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_K divides a group of activations. TALL, WIDE: the block of the matrix that shares a
-    scale; WIDE 0 where an output has one. QUANTISES: x is plain, and x_scale_ptr not there."""
+    scale; WIDE 0 for one scale per output. QUANTISES: x is plain, without x_scale_ptr."""
     part = product_tile(2, DIES)
     # Neighbours share a tile of W: it is read from memory once.
     t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -133,12 +133,12 @@ def w8a8_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 
 def _block_k(w: LinearWeight) -> int:
-    """Inputs of a tile: those that share a scale, of activations and of the matrix."""
+    """Return the inputs of a tile: those that share a scale, of activations and of the matrix."""
     assert w.scales is not None
     wide = w.scales.block[1] if w.format is WeightFormat.FP8_BLOCKS else GROUP
     return math.gcd(wide, GROUP)
 
 
 def takes(w: LinearWeight) -> bool:
-    """Tell whether a tile of the matrix is wide enough for the tensor core."""
+    """Return whether a tile of the matrix is wide enough for the tensor core."""
     return _block_k(w) >= _LEAST_BLOCK

@@ -88,8 +88,8 @@ def _inverse(lower, ELEMENT: tl.constexpr):
 
 @triton.jit
 def store_inverse(lower, beta, systems_ptr, place, within, rest):
-    """Store the inverse of 1 + lower, times what each token learns, as it is rounded, and what is
-    left of it then `rest` elements behind."""
+    """Store the inverse of 1 + lower, times each token's learning rate, rounded, and the rounding's
+    remainder `rest` elements further."""
     ELEMENT: tl.constexpr = systems_ptr.dtype.element_ty
     inverse = _inverse(lower, ELEMENT) * beta[None, :]
     high = inverse.to(ELEMENT)
@@ -232,7 +232,8 @@ def chunked_delta_rule(
     states: torch.Tensor,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    """Compute `gated_delta_rule` of a step's rows behind its decodes, whose answers are missing."""
+    """Compute `gated_delta_rule` for a step's rows after its decodes; the decodes' answers are not
+    set."""
     assert step.slots is not None
     assert tokens.b.stride(0) == tokens.a.stride(0), "both are parts of one product"
     count, heads, qkv = len(tokens.qkv), shape.value_heads, tokens.qkv

@@ -46,7 +46,7 @@ _WARPS, _STAGES = 4, 1
 @triton.jit
 def _scores_across(q, k, passed, half, ELEMENT: tl.constexpr):
     """Multiply keys and queries of tokens with keys of those in the earlier half of their 2 · half
-    neighbours, faded by what is forgotten in between: two of [64, 64], zeros elsewhere."""
+    neighbours, multiplied by the decay in between: two of [64, 64], zeros elsewhere."""
     token = tl.arange(0, k.shape[0])
     place, is_later = token // half, token // half % 2 == 1
     middle = (place // 2 * 2 + 1) * half
@@ -64,7 +64,7 @@ def _scores_across(q, k, passed, half, ELEMENT: tl.constexpr):
 
 @triton.jit
 def _inverse_length(at, within, SIZE: tl.constexpr, LANES: tl.constexpr):
-    """Compute what scales each token's vector at these places to length one."""
+    """Return the factor that scales each token's vector at these places to length one."""
     lane = tl.arange(0, LANES)[None, :]
     x = tl.load(at + lane, mask=within[:, None] & (lane < SIZE), other=0.0).to(tl.float32)
     return tl.rsqrt(tl.sum(x * x, axis=1) + 1e-6)
@@ -72,7 +72,7 @@ def _inverse_length(at, within, SIZE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def _store_parts(keys_ptr, place, keys, held, rest):
-    """Store a tile as it is rounded, and what is left of it then `rest` elements behind."""
+    """Store a tile rounded, and the rounding's remainder `rest` elements further."""
     ELEMENT: tl.constexpr = keys_ptr.dtype.element_ty
     high = keys.to(ELEMENT)
     tl.store(keys_ptr + place, high, mask=held)
@@ -219,8 +219,8 @@ def chunked_kimi_delta(
     states: torch.Tensor,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    """Compute `gated_delta_rule` by channel of a step's rows behind its decodes, whose answers are
-    missing."""
+    """Compute `gated_delta_rule` by channel for a step's rows after its decodes; the decodes'
+    answers are not set."""
     assert step.slots is not None
     count, heads, qkv = len(tokens.qkv), shape.value_heads, tokens.qkv
     rows = len(step.slots) - step.num_decodes

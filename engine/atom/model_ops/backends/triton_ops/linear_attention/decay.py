@@ -11,7 +11,7 @@ LINEAR_FROM = 20.0  # softplus(x) is x in float32
 
 @triton.jit
 def softplus(x, LINEAR_FROM: tl.constexpr):
-    """Compute log(1 + e^x); LINEAR_FROM: where it is x."""
+    """Compute log(1 + e^x); LINEAR_FROM: from here on the result is x."""
     # The exponential of a large one would be infinite.
     return tl.where(x > LINEAR_FROM, x, tl.log(1.0 + tl.exp(tl.minimum(x, LINEAR_FROM))))
 

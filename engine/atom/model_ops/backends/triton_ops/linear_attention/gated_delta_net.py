@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """A gated delta net between its projections: decodes in one kernel, from the convolution to the
-gated norm; steps with prompts by a kernel for each.
+gated norm; steps with prompts by a kernel for each operation.
 
 Shapes: qkv [R, C], b, a [R, Hv] and z [R, Hv·DV] (rows of wider tensors), conv [C, W], states
 [slots, Hv, DK, DV] and tails [slots, C, W - 1] float32. Tile: a program has a row, a key head and
-the value heads it serves, one after the other, each with its whole state: what it convolves is its
-own, so that it may move its tails on, and a norm is over a whole head. Bound: the memory that
-states are read from and written to, once each; of few rows the launches that are not made.
+the value heads it serves, one after the other, each with its whole state. It alone convolves these
+channels, so it may advance their tails, and a norm is over a whole head. Bound: the memory that
+states are read from and written to, once each; with few rows, the saved launches.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NORM_ROWS = 16  # heads of tokens that a program norms
 
 @triton.jit
 def _window(x_ptr, tail_ptr, channel, held, before, WIDTH: tl.constexpr):
-    """Load what the convolution sees of these channels, [channels, lanes]: the tail, then the
-    newest token."""
+    """Load the convolution's inputs of these channels, [channels, lanes]: the tail, then the newest
+    token."""
     lane = tl.arange(0, next_power_of_2(WIDTH))[None, :]
     # Of a row that begins the slot holds what its last sequence left.
     there = held[:, None] & (lane < WIDTH - 1) & (lane >= WIDTH - 1 - before)

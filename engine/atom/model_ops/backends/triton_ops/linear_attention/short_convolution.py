@@ -1,11 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Short convolutions by channel, over a row's tokens and the tail of those before them.
 
-Shapes: x [T, C] (rows of a wider tensor, channels contiguous), taps [C, W], bias [C], tails
-[slots, C, W - 1] float32. Tiles: one program has a row's TOKENS tokens and BLOCK channels, so a
-decode is one tile of one token. Bound: memory, each input is read W times, W - 1 of them from
-cache. Tails are moved on by a kernel of their own behind it, since programs of other tokens still
-read them.
+Shapes: x [T, C] (rows of a wider tensor, channels contiguous), taps [C, W], bias [C], tails [slots,
+C, W - 1] float32. Tiles: one program has a row's TOKENS tokens and BLOCK channels, so a decode is
+one tile of one token. Bound: memory, each input is read W times, W - 1 of them from cache. A
+separate kernel advances the tails afterwards, since programs of other tokens still read them.
 """
 
 from __future__ import annotations

@@ -55,14 +55,14 @@ _CHOSEN_AMONG = 256
 
 
 def takes(w: MoEWeight, tokens: int) -> bool:
-    """Tell whether there are so few tokens that hardly two choose one expert, or there is one, and
-    the kernels multiply with such matrices."""
+    """Return whether there is one token, or so few that hardly two choose one expert, and whether
+    the kernels support the matrices."""
     return (tokens == 1 or 4 * tokens * w.routing.top_k <= w.experts.count) and multiplies(w)
 
 
 def multiplies(w: MoEWeight) -> bool:
-    """Tell whether matrices are of a kind that the kernels multiply with: with a gate, plain, in 8
-    bits whose scales a program's rows share, or the experts' in MXFP4."""
+    """Return whether the kernels support the matrices: with a gate, plain, in 8 bits whose scales a
+    program's rows share, or the experts' in MXFP4."""
     alone = chooses(w.routing, w.experts.count) and not w.routing.renormalize
     if not w.experts.activation.has_gate:
         return False
@@ -84,8 +84,8 @@ def multiplies(w: MoEWeight) -> bool:
 
 
 def _shares(w: LinearWeight) -> bool:
-    """Tell whether a program's rows of 8-bit weights share their scales, w1's and w3's apart, and a
-    lane's inputs do; nothing of what has a scale per output or none."""
+    """Return whether a program's rows of 8-bit weights share their scales, w1's and w3's
+    separately, as a lane's inputs do; True for a scale per output or none."""
     constants = _scales_8bit(w)
     tall, wide = constants["TALL"], constants["WIDE"]
     if not wide:
@@ -95,7 +95,7 @@ def _shares(w: LinearWeight) -> bool:
 
 
 def _scales_8bit(w: LinearWeight) -> dict[str, int]:
-    """A kernel's TALL and WIDE: 0 of what is not in 8 bits."""
+    """Return a kernel's TALL and WIDE: 0 for matrices that are not in 8 bits."""
     if w.format not in EIGHT_BITS:
         return {"TALL": 0, "WIDE": 0}
     constants = scale_constants(w)
@@ -108,7 +108,7 @@ def planes_of(w: ExpertsWeight) -> int:
 
 
 def chooses(routing: Routing, experts: int) -> bool:
-    """Tell whether the kernels find experts in the logits themselves."""
+    """Return whether the kernels find experts in the logits themselves."""
     return not routing.is_grouped and experts <= _CHOSEN_AMONG
 
 
@@ -168,8 +168,8 @@ def _rows(most: int, w: MoEWeight, outputs: int) -> int:
 def moe_gemv(
     x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None
 ) -> torch.Tensor:
-    """The sum of what each token's experts, and a shared one, make of it: x [T, H], in planes of
-    the experts' format; logits [1, T, E], which decide unless it is decided → [T, H]."""
+    """Compute the sum of each token's experts and of the shared expert: x [T, H], in planes of the
+    experts' format; logits [1, T, E], which decide unless `routed` does → [T, H]."""
     tokens, size = x.shape[0], x.element_size()
     active, routed = w13_gemv(x, logits, w, routed, w13_tile(w, tokens, size))
     return w2_gemv(active, w, routed, w2_tile(w, tokens, size))

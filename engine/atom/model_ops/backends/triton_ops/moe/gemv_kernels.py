@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The two kernels of low-batch experts: router's choice and w13; w2 and the weighed sum.
+"""The two kernels of low-batch experts: router's choice and w13; w2 and the weighted sum.
 
-See gemv.py for what they are for. Kernels differ by how weights become numbers: plain and MXFP4
-rows by tile (gemv_rows.py), 8-bit ones by lane (gemm/w8a16_rows.py).
+gemv.py describes their use. The kernels differ in the conversion of weights to numbers: plain and
+MXFP4 rows by tile (gemv_rows.py), 8-bit ones by lane (gemm/w8a16_rows.py).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _own_expert(
     logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr, number, CHOOSES: tl.constexpr,
     EXPERTS: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Find a token's expert by its number among those that are chosen, and the scores of all (0
-    where the choice was made before)."""
+    """Find a token's expert by its number among the chosen ones, and the scores of all (0 if the
+    choice was made before)."""
     PADDED: tl.constexpr = next_power_of_2(EXPERTS)
     if CHOOSES:
         # Every program chooses for itself: that is quicker than to wait for one that has written
@@ -106,7 +106,8 @@ def _own_expert(
 
 @triton.jit
 def _weigh(sums, scores, expert, SCALE: tl.constexpr):
-    """Times the expert's own score: what is linear in the token may be weighed before w2."""
+    """Multiply by the expert's own score: a function that is linear in the token may be weighted
+    before w2."""
     its = tl.arange(0, scores.shape[0]) == expert
     return sums * (tl.sum(tl.where(its, scores, 0.0), axis=0) * SCALE)
 
@@ -116,7 +117,8 @@ def _own_token(
     x_ptr, out_ptr, logits_ptr, chosen_ptr,
     K: tl.constexpr, OUTPUTS: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
 ):  # fmt: skip
-    """Point to what is a program's token's of inputs, outputs, logits and choice, and number it."""
+    """Return pointers to a program's token in inputs, outputs, logits and choice, and the token's
+    index."""
     token = tl.program_id(1).to(tl.int64)
     return (
         x_ptr + token * K, out_ptr + token * OUTPUTS, logits_ptr + token * EXPERTS,
@@ -149,9 +151,10 @@ def w13_kernel(
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Map x [T, K], W [E, 2·N, K] plain or in MXFP4, a shared expert's [2·SHARED, K] → [T, TOP_K ·
-    N + SHARED]. Program 0 of a token writes down what it CHOOSES. router: logits, bias, score bias;
-    routed: experts and weights; experts, shared: data, scales, bias. WEIGHED: products are, and not
-    those of w2. In MXFP4 BLOCK_K is of int32 words, and rows may be INTERLEAVED by eight."""
+    N + SHARED]. Program 0 of a token writes the choice if the kernel CHOOSES. router: logits, bias,
+    score bias; routed: experts and weights; experts, shared: data, scales, bias. WEIGHED: these
+    products are weighted, and not those of w2. In MXFP4 BLOCK_K is of int32 words, and rows may be
+    INTERLEAVED by eight."""
     logits_ptr, router_bias_ptr, score_bias_ptr = router
     chosen_ptr, weights_ptr = routed
     w_ptr, scale_ptr, bias_ptr = experts

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Rows of a matrix by one token, without the tensor core: a program has a tile on its way while it
-multiplies the one before.
+"""Rows of a matrix by one token, without the tensor core: a program loads a tile while it
+multiplies the previous one.
 
-Codes of MXFP4 are made numbers of float32 by two shifts and masks, 2^-126 of what they should be;
-the token, which all rows share, is made 2^100 times as large, and the rest is left to the end. It
-is read in planes: a word holds inputs 8w .. 8w + 7, and plane i has the inputs 8w + i.
+Codes of MXFP4 become float32 numbers by two shifts and masks, 2^-126 of their values; the token,
+which all rows share, is scaled by 2^100, and the rest is applied at the end. The token is read in
+planes: a word holds inputs 8w .. 8w + 7, and plane i has the inputs 8w + i.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def mxfp4_w13_rows(
     x_ptr, w_ptr, scale_ptr, first, K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     WORDS: tl.constexpr, INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
-    """x [K] in planes, rows first .. first + ROWS - 1 of w1 and of w3, W [2 · N, K] in MXFP4 →
-    [2 · ROWS] float32, gates' first. w_ptr: of words [.., K / 8], scale_ptr [.., K / 32]; WORDS: of
-    a tile; INTERLEAVED: whether rows lie by eight, of which ROWS is a multiple then."""
+    """Multiply x [K] in planes with rows first .. first + ROWS - 1 of w1 and of w3, W [2 · N, K] in
+    MXFP4 → [2 · ROWS] float32, gates' first. w_ptr: of words [.., K / 8], scale_ptr [.., K / 32];
+    WORDS: of a tile; INTERLEAVED: rows are interleaved by eight, and ROWS is a multiple of
+    eight."""
     # A line is a row, or eight interleaved rows, whose lanes are what lies side by side: a run of
     # each of the eight.
     ABREAST: tl.constexpr = 8 if INTERLEAVED else 1

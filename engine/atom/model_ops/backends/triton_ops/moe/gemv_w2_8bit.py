@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""W2 of one token's experts in 8 bits: rows of all of them at once, weighed.
+"""W2 of one token's experts in 8 bits: rows of all of them at once, weighted.
 
-Warps lie along the inputs, those of an expert behind those of another, so a lane has its own
-activations, and what is added up among warps is a program's few sums at the end.
+Warps are along the inputs, one expert's after another's, so a lane has its own activations, and
+only a program's few sums are added up among warps, at the end.
 """
 
 from __future__ import annotations

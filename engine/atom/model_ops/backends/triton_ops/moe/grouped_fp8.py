@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The product of an expert's fp8 matrix with its tokens in fp8.
 
-The tensor core multiplies codes, so nothing is converted on the way. Activations have a scale for
-as many neighbouring inputs as a tile has; after each tile the sum is scaled and added in float32,
-which is also what keeps the narrow accumulators right, as in w8a8_gemm.py. Of few tokens the
-matrix' rows are the tall side of the tensor core's tile, where it has one (NVIDIA's).
+The tensor core multiplies codes, so no conversion is needed. Activations have a scale for as many
+neighbouring inputs as a tile has. After each tile the sum is scaled and added in float32, which
+also compensates for the narrow accumulators, as in w8a8_gemm.py. With few tokens the matrix' rows
+are the tall side of the tensor core's tile, if it has one (NVIDIA's).
 """
 
 from __future__ import annotations

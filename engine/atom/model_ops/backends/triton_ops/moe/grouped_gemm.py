@@ -1,19 +1,19 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Experts: a product of each token with the w13 (gate_up_proj) of the experts it chose, and one
-with their w2 (down_proj). Of experts without a gate w13 is w1 alone.
+"""Experts: a product of each token with the w13 (gate_up_proj) of its chosen experts, and one with
+their w2 (down_proj). For experts without a gate, w13 is w1 alone.
 
 A pair is a token and one of its experts. Pairs of few tokens are not sorted: each program goes
-through all of their ids and picks its expert's, which costs less than a launch. Where there are
-fewer pairs than experts, programs belong to pairs, and the first pair of an expert computes for the
+through all of their ids and picks its expert's, which costs less than a launch. If there are fewer
+pairs than experts, programs belong to pairs, and the first pair of an expert computes for the
 others. Pairs of many tokens are sorted by expert (sort_by_expert.py), as are those whose tokens are
 quantised by a launch anyway, and tiles of rows find their expert in the counts.
 
-Experts of four bits become numbers of the activations' dtype tile by tile (grouped_int4.py,
-grouped_mxfp4.py), or of fp8 where activations are in two terms of it (mxfp4_hi_lo.py); those of
-eight do where activations are not multiplied in fp8 (grouped_fp8.py).
+Experts of four bits are converted tile by tile to the activations' dtype (grouped_int4.py,
+grouped_mxfp4.py), or to fp8 if activations are in two fp8 terms (mxfp4_hi_lo.py); experts of eight
+bits are converted if activations are not multiplied in fp8 (grouped_fp8.py).
 
-w2's results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
-it reads them (norms.norm), or `_sum_kernel` does.
+w2's results are one part per choice, [k, T, H], weighted; the next norm adds them up while it reads
+them (norms.norm), or `_sum_kernel` does.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _FP8_INPUTS = 32
 def _sum_kernel(
     parts_ptr, shared_ptr, out_ptr, tokens, H, PARTS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Add up one token's parts, and what all tokens went through."""
+    """Add up one token's parts, and the shared expert's result."""
     row = tl.program_id(0).to(tl.int64) * H
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < H
@@ -124,7 +124,7 @@ def add_experts(
 def sum_choices(
     parts: torch.Tensor, dtype: torch.dtype, shared: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Add up each token's parts [k, T, H] in order, and what all tokens went through [T, H]."""
+    """Add up each token's parts [k, T, H] in order, and the shared expert's result [T, H]."""
     chosen, tokens, hidden = parts.shape
     out = torch.empty((tokens, hidden), dtype=dtype, device=parts.device)
     _sum_kernel[(tokens, triton.cdiv(hidden, _SUM_BLOCK))](
@@ -136,7 +136,7 @@ def sum_choices(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Says how a step's pairs are divided over programs; tile and order are for both products.
+    """The division of a step's pairs over programs; tile and order are for both products.
     weighs_inputs: see ExpertsWeight."""
 
     routed: Routed
@@ -190,7 +190,7 @@ def _multiply(
 
 def multiply_rows(x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.Tensor:
     """Multiply each row of x [P, K] with the matrix that its id [P] names → [P, N] in x's dtype:
-    the second product of as many tokens with one choice each, which weighs nothing."""
+    the second product of as many tokens with one choice each, without weights."""
     pairs, count = len(x), w.data.shape[0]
     tile = expert_tile(w, pairs, x.element_size())
     routed = Routed(ids[:, None], ids[:, None], is_partial=True)
@@ -247,8 +247,7 @@ def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations
 
 
 def _dequantises(w: LinearWeight, plan: _Plan) -> bool:
-    """Tell whether the stack is made a plain one for a moment, where quantised weights are
-    slower."""
+    """Return whether the stack is temporarily dequantised, because quantised weights are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
     # Inputs in another order are ordered by expert, which no plain kernel reads by.
     kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < dequantised_rows(w)
@@ -329,7 +328,7 @@ def _descriptors(
 
 
 def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A matrix' data and scales, by what a kernel reads at once."""
+    """Return a matrix' data and scales in the units that a kernel reads at once."""
     scale = None if w.scales is None else w.scales.scale
     if packing not in (Packing.MXFP4_INT32, Packing.MXFP4_HI_LO) or scale is None:
         return w.data, scale
@@ -338,7 +337,7 @@ def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Ten
 
 
 def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
-    """Tell how w is read where it is multiplied with activations of dtype."""
+    """Return the packing in which w is read for a product with activations of dtype."""
     in_words = dtype is torch.bfloat16
     if w.format is WeightFormat.MXFP4_INTERLEAVED:
         return Packing.MXFP4_HI_LO

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The product of an expert's 4-bit matrix with its tokens.
 
-Weights are the tall side of the tensor core's tile, whatever the number of tokens: they then go
-from the registers where they became numbers straight into the product. An expert whose inputs are
-stored in another order reads its activations in that order; where w1's and w3's differ, twice.
+Weights are the tall side of the tensor core's tile, for any number of tokens: they go straight from
+the registers where they became numbers into the product. An expert whose inputs are stored in
+another order reads its activations in that order; if w1's and w3's orders differ, twice.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def multiply_int4(
     GATED: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr, ORDERS: tl.constexpr,
     FP4: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
-    GROUP: inputs that share one of a row's COLUMNS scales; zero_ptr: None where every zero point is
-    8; inputs_ptr: [ORDERS, K], which input is stored in each place (of two orders the second is the
-    ups'), index_ptr of which group it is, None where places are inputs, and groups neighbours."""
+    """Multiply rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32,
+    twice. GROUP: inputs that share one of a row's COLUMNS scales; zero_ptr: None if every zero
+    point is 8; inputs_ptr: [ORDERS, K], the input stored in each place (of two orders the second is
+    the ups'), index_ptr its group, None if places are inputs and groups contiguous."""
     HAS_ZERO: tl.constexpr = zero_ptr is not None
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Grouped GEMM of experts, w13 and w2 alike: a tile of one expert's pairs by its matrix' rows.
 
-What a tile is multiplied by, its format's own file says (`Packing`); which pairs it has, the order
-of pairs or a search of all of them (sort_by_expert.py).
+Each format has a file with the multiplication of a tile (`Packing`). The sorted order of pairs, or
+a search of all of them, gives a tile's pairs (sort_by_expert.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Programs(enum.IntEnum):
 
 
 class Packing(enum.IntEnum):
-    """Says how many inputs a kernel takes at once."""
+    """The number of inputs that a kernel reads at once."""
 
     NONE = 0
     INT4 = 1  # two, of a byte
@@ -188,8 +188,8 @@ def _write_pairs(
     activation, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, HI_LO: tl.constexpr, WEIGHED: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's results [M, N]: of w13 activated, to the pairs' places; of w2 weighed, to
-    their choice and token. WEIGHED: times the pairs' weights, of w13 those of its inputs."""
+    """Write a tile's results [M, N]: activated for w13, to the pairs' places; weighted for w2, to
+    their choice and token. WEIGHED: times the pairs' weights, for w13 those of its inputs."""
     out_ptr, out_scale_ptr = out
     IS_W13: tl.constexpr = activation is not None
     own = expert.to(tl.int64) * N
@@ -243,13 +243,14 @@ def sorted_gemm_kernel(
 ):  # fmt: skip
     """Multiply pairs that are sorted by expert: a program has a tile of them and of the rows of
     their expert's matrix. With an activation (kind, alpha, limit) w13: x [T, K], W [E, 2·N, K],
-    without a gate (kind 3) [E, N, K] → [P, N]; without (None) w2: x [P, K], W [E, N, K] →
-    [k, T, N]; one of the two is WEIGHED.
+    without a gate (kind 3) [E, N, K] → [P, N]; without (None) w2: x [P, K], W [E, N, K] → [k, T,
+    N]; one of the two is WEIGHED.
 
-    x: with scales where it is quantised; w: data, scales, zero points, order and groups of inputs
+    x: with scales if it is quantised; w: data, scales, zero points, order and groups of inputs
     (grouped_int4.py), bias; routed: weights, order and counts (sort_by_expert.py); out: with scales
-    where results are quantised; *_desc: see tma_tiles.py. TALL, WIDE: outputs and inputs that share
-    a scale; COLUMNS: scales of a row; HIP: see w13_tiles.py; PACKED: see `Packing`."""
+    if results are quantised; *_desc: see tma_tiles.py. TALL, WIDE: outputs and inputs that share a
+    scale; COLUMNS: scales of a row; HIP: see w13_tiles.py; PACKED: see `Packing`.
+    """
     weights_ptr, order_ptr, counts_ptr = routed
     IS_W13: tl.constexpr = activation is not None
     GATED: tl.constexpr = IS_W13 and constant(activation[0]) != 3

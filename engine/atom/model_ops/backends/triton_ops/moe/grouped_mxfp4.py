@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The product of an expert's MXFP4 matrix with its tokens in bfloat16.
 
-What holds it back is making numbers of codes, so eight codes are taken at once (packed_int32.py).
-Weights are the tall side of the tensor core's tile and come from registers.
+Converting codes to numbers is the bottleneck, so eight codes are converted at once
+(packed_int32.py). Weights are the tall side of the tensor core's tile and come from registers.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ _WIDE_ROWS = 1024  # from which w2's tiles are wide that are read by pointers
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """block_m: pairs; block_n: rows of a matrix, of w1 and w3 each, and of w2 twice as many
-    where they are wide; block_k: inputs; registers: of a thread at most, beyond which what one turn
-    needs is kept in memory, None for no limit; by_tma: copied by description, where the card and
-    the tensors have it (tma_tiles.py)."""
+    """A tile of the experts' products. block_m: pairs; block_n: rows of a matrix, of w1 and w3
+    each, and of w2 twice as many with wide_w2; block_k: inputs; registers: most of a thread, beyond
+    which a turn's values spill to memory, None for no limit; by_tma: copied by TMA, if the card and
+    the tensors support it (tma_tiles.py)."""
 
     block_m: int
     block_n: int

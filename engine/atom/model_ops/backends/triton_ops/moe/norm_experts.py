@@ -1,9 +1,9 @@
-"""A norm and the experts behind it, of few tokens: norm and router at once, and where tokens hardly
-share experts two launches more for all the rest.
+"""A norm and the experts after it, for few tokens: norm and router in one launch, and, if tokens
+hardly share experts, two more launches for the rest.
 
-Launches of a layer from its second norm on, of one token: three (norm and logits; choice, w13; w2
-and the sum), a shared expert included. Of up to sixteen tokens four and a shared expert's: there
-experts' matrices are shared, and go to the tensor core.
+With one token, a layer has three launches from its second norm on (norm and logits; choice, w13; w2
+and the sum), a shared expert included. With up to sixteen tokens there are four and the shared
+expert's: tokens share experts' matrices there, which the tensor core multiplies.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Few tokens' residual addition, norm and router's product in one kernel.
 
-A router's matrix is small (half a megabyte of 128 experts), but not for one multiprocessor: each
-program takes a few of its rows, has them on the way first, and meanwhile adds and norms the token
-itself, which all read from the cache. The first program of a token writes the new residual, to a
-tensor of its own, and what is normed. Logits are sums in float32 of what is rounded as the separate
-kernels round.
+A router's matrix is small (half a megabyte for 128 experts), but too large for one multiprocessor.
+Each program takes a few of its rows, starts loading them first, and meanwhile adds and norms the
+token itself, which all read from the cache. The first program of a token writes the new residual,
+to a separate tensor, and the norm's result. Logits are float32 sums of values rounded as in the
+separate kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _norm_router_kernel(
     K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     PARTS: tl.constexpr, PLANES: tl.constexpr,
 ):  # fmt: skip
-    """PLANES: of what is normed, input k is written as number k // PLANES of plane k % PLANES."""
+    """PLANES: input k of the norm's result is written as number k // PLANES of plane k % PLANES."""
     dtype = normed_ptr.dtype.element_ty
     token = tl.program_id(1).to(tl.int64)
     e = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

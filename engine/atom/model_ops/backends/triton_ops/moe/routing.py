@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Routing: every expert's logit by one kernel, the choice among them by another.
 
-Logits stay in float32, whatever the model's dtype: half precision would decide between experts by
-rounding. Of few tokens the product is split over its inner dimension, since its tiles are too few
-to occupy a card, and the choice adds up the parts. A token's experts are found one after the other;
-no sort.
+Logits stay in float32 for any dtype of the model: with half precision, rounding would decide
+between experts. With few tokens the product is split over its inner dimension, since it has too few
+tiles to occupy a card, and the choice adds up the parts. A token's experts are found one after the
+other, without a sort.
 """
 
 from __future__ import annotations

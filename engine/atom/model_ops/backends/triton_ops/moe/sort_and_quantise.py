@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Sorts pairs by expert and splits activations into two fp8 terms, in one launch.
+"""Sort pairs by expert and split activations into two fp8 terms, in one launch.
 
-Both are short and wait for nothing of each other; a launch of each would be a third of what they
-take. Taken with MXFP4 experts on NVIDIA's cards alone (nvidia/fp8_hi_lo.py).
+Both are short and independent; a launch of each would be a third of their time. Used only with
+MXFP4 experts on NVIDIA's cards (nvidia/fp8_hi_lo.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Which pairs of a token and an expert belong to an expert: searched for, or put in order.
+"""The pairs of a token and an expert that belong to an expert: searched for, or sorted.
 
 The order is a counting sort, stable and without atomics: a program per expert counts its pairs and
 those of experts before it, then goes through them again and writes each to its place. Pairs of many
-tokens are dealt to several programs of an expert, by parts, which a launch before counts.
+tokens are divided in parts among several programs of an expert; an earlier launch counts the parts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PART = 8192  # pairs of a part
 def pairs_of_expert(
     chosen_ptr, expert, first, count, BLOCK_M: tl.constexpr, SEARCH: tl.constexpr
 ):  # fmt: skip
-    """Of the pairs that chose the expert those from number `first` on, [M], and how many there are
-    in all. What stands behind the last is no pair."""
+    """Find the pairs that chose the expert, from number `first` on, [M], and their number in all.
+    Values after the last pair are meaningless."""
     lane = tl.arange(0, BLOCK_M)
     pairs = tl.zeros([BLOCK_M], tl.int32)
     before = 0
@@ -46,8 +46,8 @@ def pairs_of_expert(
 def tile_of_order(
     counts_ptr, tile, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
-    """A tile's expert, where in the order its pairs begin, and where the expert's end; an expert
-    that is none behind the last tile."""
+    """Find a tile's expert, the begin of its pairs in the order, and the end of the expert's pairs;
+    for a tile after the last one, an expert out of range."""
     number = tl.arange(0, EXPERTS_PADDED)
     counts = tl.load(counts_ptr + number, mask=number < EXPERTS, other=0)
     tiles = (counts + BLOCK_M - 1) // BLOCK_M

@@ -35,8 +35,8 @@ def expert_scores(
 
 @triton.jit
 def choice_keys(scores, score_bias_ptr, EXPERTS: tl.constexpr, PADDED: tl.constexpr):
-    """Map scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 of
-    what is no expert."""
+    """Map scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 for
+    padding."""
     expert = tl.arange(0, PADDED)
     # e_score_correction_bias moves the choice alone: weights come from the plain scores.
     if score_bias_ptr is not None:
@@ -49,13 +49,13 @@ def choice_keys(scores, score_bias_ptr, EXPERTS: tl.constexpr, PADDED: tl.conste
 
 @triton.jit
 def expert_of(key, PADDED: tl.constexpr):
-    """The expert whose key it is; one that exists, whatever the scores are."""
+    """Return the expert of a key; an existing one for any scores."""
     return (PADDED - 1 - (key & 0xFFFF)).to(tl.int32)
 
 
 @triton.jit
 def nth_choice(keys, number, PADDED: tl.constexpr):
-    """The expert that is chosen behind `number` others."""
+    """Return the expert that is chosen after `number` others."""
     best = tl.max(keys, axis=0)
     # k is small: so many maxima of one tile in registers cost less than a sort.
     for _ in range(number):

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Activations in two fp8 terms each: the nearest, and the nearest to what it lacks.
+"""Activations in two fp8 terms each: the nearest number, and the nearest to the remainder.
 
-Together they are as near as bfloat16, with the tensor core's rate for fp8 and without a loss to
-speak of. A token has one scale. Codes lie by groups of 32 inputs: the codes of a group's even
-inputs, those of its odd ones, and then what both lack, as mxfp4_hi_lo.py multiplies them.
+Together they are as precise as bfloat16, at the tensor core's rate for fp8 and without a notable
+loss. A token has one scale. Codes are stored by groups of 32 inputs: the codes of a group's even
+inputs, those of its odd ones, and then those of the remainders, as mxfp4_hi_lo.py multiplies them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIMIT = tl.constexpr(448.0)
 
 @triton.jit
 def split_hi_lo(x, dtype: tl.constexpr):
-    """Map x float32, no larger than dtype's numbers → its code, and that of what it lacks."""
+    """Map x float32, within dtype's range → its code, and the code of the remainder."""
     # To four bits, as e4m3 has, by the bits of x: ptxas of CUDA 12.8 reads a wrong register where
     # codes are made numbers again in the program that made them.
     nearest = ((x.to(tl.int32, bitcast=True) + 0x80000) & -0x100000).to(tl.float32, bitcast=True)
@@ -34,8 +34,7 @@ def split_hi_lo(x, dtype: tl.constexpr):
 
 @triton.jit
 def hi_lo_input(number):
-    """Tell which input's code is number so many of a token's: of a group the even ones come
-    first."""
+    """Return the input of a token's code `number`: within a group the even inputs come first."""
     # Even inputs of a group, then odd ones: the order in which mxfp4_hi_lo.py gets weights from low
     # and high nibbles.
     return number // 32 * 32 + number % 16 * 2 + number % 32 // 16
@@ -43,7 +42,7 @@ def hi_lo_input(number):
 
 @triton.jit
 def hi_lo_place(number):
-    """Find where code number so many stands; what it lacks stands 32 further."""
+    """Return the place of code `number`; its remainder's code is 32 further."""
     # hi of 32 inputs, then lo of them: one dot of depth 64 for a group of MXFP4.
     return number // 32 * 64 + number % 32
 
@@ -88,9 +87,9 @@ def split_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def takes_hi_lo(w: LinearWeight) -> bool:
-    """Tell whether w, as loaded, is to be multiplied with hi/lo terms: MXFP4 for bfloat16, by a
-    tensor core that multiplies e4m3. AMD's gfx942 has another type of fp8, where a code of minus
-    zero is no number."""
+    """Return whether w, as loaded, is to be multiplied with hi/lo terms: MXFP4 for bfloat16, by a
+    tensor core that multiplies e4m3. AMD's gfx942 has another type of fp8, in which the code of
+    minus zero is NaN."""
     if not can_interleave(w) or torch.version.hip:
         return False
     assert w.scales is not None

@@ -1,11 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The product of an expert's MXFP4 matrix with tokens in two fp8 terms each (fp8_hi_lo.py).
 
-e2m1 has sign, exponent and fraction where e4m3 has them, so four codes at once become numbers of
-the tensor core by shifts and masks alone: nothing is multiplied into a number. A group's sum is
-scaled and added in float32; what the tensor core adds up at once is one group, with tokens' codes
-and then with what they lack. Weights, interleaved by eight rows, are its tall side and come from
-registers.
+e2m1 has sign, exponent and fraction at e4m3's places, so four codes at once become the tensor
+core's numbers by shifts and masks alone, without multiplications. A group's sum is scaled and added
+in float32; the tensor core sums one group at once, with tokens' codes and then with the
+remainders'. Weights, interleaved by eight rows, are its tall side and come from registers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _side_by_side(left, right):
 
 @triton.jit
 def _numbers(words, dtype: tl.constexpr):
-    """Map words int32 [N, 4] of a group → e4m3 [N, 64], 2^-6 of what they mean: its even inputs and
+    """Map words int32 [N, 4] of a group → e4m3 [N, 64], 2^-6 of their values: its even inputs and
     its odd ones, and again."""
     # Sign to bit 7, two bits of exponent and one of fraction to bits 4 to 2: e4m3 reads that as
     # 2^-6 of the number, four codes an instruction.
@@ -70,7 +69,7 @@ def _of_pair(words):
 
 @triton.jit
 def _scale(exponents, NUMBER: tl.constexpr):
-    """Of group so many of the four whose exponents int32 [N] hold."""
+    """Return the scale of group NUMBER of the four whose exponents int32 [N] hold."""
     # Four exponents a word: shifted to float32's exponent, one instruction and no table.
     FURTHER: tl.constexpr = 23 - 8 * NUMBER
     bits = exponents << FURTHER if FURTHER > 0 else exponents >> -FURTHER

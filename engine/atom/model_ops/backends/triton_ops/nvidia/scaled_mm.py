@@ -1,8 +1,8 @@
-"""Products of many tokens with fp8 matrices by the vendor's library, where it takes the format.
+"""Products of many tokens with fp8 matrices by the vendor's library, if it supports the format.
 
-Seen on an H200 (compute capability 9.0) alone: blocks of 128 × 128 with activations scaled by 128
-inputs, and a scale per output with one per token; 1,100 TFLOP/s where a kernel of ours has 500.
-Elsewhere, for other blocks and of few tokens w8a8_gemm.py multiplies.
+Measured only on an H200 (compute capability 9.0): blocks of 128 × 128 with activations scaled by
+128 inputs, and a scale per output with one per token; 1,100 TFLOP/s where our kernel has 500. On
+other cards, for other blocks and for few tokens w8a8_gemm.py multiplies.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SIDE = 16  # what the sides of a matrix are multiples of
 
 
 def is_faster(tokens: int, *, in_parts: bool) -> bool:
-    """Tell whether the library beats w8a8_gemm.py with what it takes."""
+    """Return whether the library is faster than w8a8_gemm.py for so many tokens."""
     return tokens > (_FEW_IN_PARTS if in_parts else _FEW)
 
 
 def takes(x: torch.Tensor, w: LinearWeight) -> bool:
-    """Tell whether the library multiplies x [T, in] with the matrix."""
+    """Return whether the library supports the product of x [T, in] with the matrix."""
     if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not _has_it(x.device):
         return False
     if w.format is WeightFormat.FP8:

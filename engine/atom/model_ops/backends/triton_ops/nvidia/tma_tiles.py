@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Tiles of a matrix and of its activations: read by a pointer per row, or copied by description.
+"""Tiles of a matrix and of its activations: read by a pointer per row, or copied by TMA.
 
-NVIDIA's cards from Hopper on have an engine that copies a tile by the description of its tensor,
-which takes neither registers for pointers nor an instruction per row, and many tokens' tiles want
-both. It copies only what lies together: an expert's rows, and pairs' activations in their order,
-but not the tokens that pairs chose. Other cards, and tensors whose rows are no 16 bytes or a
-multiple of them, have pointers.
+NVIDIA's cards from Hopper on have an engine that copies a tile by a descriptor of its tensor. It
+needs neither registers for pointers nor an instruction per row, both of which are scarce with many
+tokens' tiles. It copies only contiguous rows: an expert's rows, and pairs' activations in their
+order, but not the tokens that pairs chose. Other cards, and tensors whose rows are not a multiple
+of 16 bytes, use pointers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _COPIED_BYTES = 16  # rows begin at a multiple of so many
 
 @triton.jit
 def load_activations(x_desc, x_rows, real, first, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """[M, BLOCK_K] of x from input k on: by description rows from `first` on, of which those behind
-    the last real one are other pairs'; else rows that are real, by x_rows, which are at input 0."""
+    """Load [M, BLOCK_K] of x from input k on: by descriptor the rows from `first` on, of which
+    those after the last real one are other pairs'; else the real rows by x_rows, which point at
+    input 0."""
     # Rows behind the last real one are copied, too: they are other pairs', and their results are
     # not stored.
     if x_desc is not None:
@@ -51,18 +52,19 @@ def load_weights(w_desc, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.c
 
 
 def has_tma(device: torch.device, row_bytes: int) -> bool:
-    """Tell whether the device copies rows of so many bytes by description; the interpreter does."""
+    """Return whether the device copies rows of so many bytes by TMA; the interpreter does."""
     if row_bytes % _COPIED_BYTES or torch.version.hip is not None:
         return False
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def row_descriptor(x: torch.Tensor, rows: int, inputs: int) -> TensorDescriptor:
-    """x [P, K], in tiles of so many rows and inputs."""
+    """Make a descriptor of x [P, K], in tiles of so many rows and inputs."""
     return TensorDescriptor.from_tensor(x, [rows, inputs])
 
 
 def stack_descriptor(w: torch.Tensor, stacked: int, rows: int, inputs: int) -> TensorDescriptor:
-    """w [E, stacked · N, K], in tiles of so many rows of each of an expert's matrices."""
+    """Make a descriptor of w [E, stacked · N, K], in tiles of so many rows of each of an expert's
+    matrices."""
     matrices = w.view(w.shape[0] * stacked, w.shape[1] // stacked, w.shape[2])
     return TensorDescriptor.from_tensor(matrices, [stacked, rows, inputs])

@@ -29,7 +29,8 @@ def _receive_kernel(
     RING_ENTRIES: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """One program of one warp: none of it may read the turn when some of it has moved it on."""
+    """Run as one program of one warp: no part of it may read the turn after another part has
+    advanced it."""
     turn = tl.load(turn_ptr)
     place = turn % RING_ENTRIES
     entry_ptr = said_ptr + place * LINES * count

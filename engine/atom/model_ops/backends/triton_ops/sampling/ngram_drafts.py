@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Drafts of rows' own tokens, and which of them hold, without a word from the host.
+"""Drafts from rows' own tokens, and their acceptance, without the host.
 
-A row's text is searched by one program, from its newest chunk to its oldest, until a match is as
-long as may be, which no older one betters. All that a chunk needs is read at once: what a search
-costs is the way to memory, once for each chunk, and rows are searched side by side.
+One program searches a row's text, from its newest chunk to its oldest, until a match has the
+greatest length, which no older one can exceed. All data of a chunk are read at once: a search costs
+one memory latency for each chunk, and rows are searched concurrently.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _accept_kernel(
     num_computed_ptr, counts_ptr, turn_ptr, answers_ptr, columns, padding_slot, num_drafts,
     num_answers, LANES: tl.constexpr, ANSWERS: tl.constexpr,
 ):  # fmt: skip
-    """num_answers: of a line, of which a entry has three."""
+    """num_answers: of a line, of which an entry has three."""
     row = tl.program_id(0)
     slot, real = _slot_of(slots_ptr, row, padding_slot)
     place = tl.arange(0, LANES)

@@ -71,7 +71,7 @@ def _exponential_noise(key, number):
 
 @triton.jit
 def _weight(logit, highest, rate):
-    """exp((logit - highest) · rate), 0 where there is nothing but -inf."""
+    """Compute exp((logit - highest) · rate), 0 if all logits are -inf."""
     # The floor keeps a group of -inf alone from -inf - -inf, which is NaN.
     return tl.exp2((logit - tl.maximum(highest, -1e30)) * (rate * _LOG2E))
 
@@ -81,8 +81,8 @@ def _score_kernel(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, row_stride,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, FIRST_GROUP: tl.constexpr,
 ):  # fmt: skip
-    """The best score of a group of the chunk, and the group's number here, where noise counts
-    groups from FIRST_GROUP. Scores are logarithms: of a drawn row to base 2."""
+    """Write the best score of a group of the chunk, and the group's local number; noise counts
+    groups from FIRST_GROUP. Scores are logarithms: to base 2 for a sampled row."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     group = chunk * (CHUNK // _GROUP) + tl.arange(0, CHUNK // _GROUP)
     token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]

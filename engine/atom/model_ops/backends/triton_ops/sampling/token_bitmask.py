@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Structured output's mask on the logits: one program per chunk of a guided row.
 
-Only writes: what is allowed is not touched, and rows without a mask are not looked at.
+It only writes: allowed tokens are not touched, and rows without a mask are not read.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 """Top-k, top-p and min-p without sorting: the least logit that each row keeps, then a mask.
 
 A first kernel finds the highest logit and the weight of every group of tokens. A second, one
-program per row, takes the groups with the highest maxima (every token above the best maximum that
-is left out is in one of them) and looks there, in registers, for the k-th highest logit and for the
-smallest set of top-p: a number is found bit by bit, from the highest, by asking how many logits, or
-how much weight, reach it. Only where so few groups do not decide it (a flat distribution, a large
-k) the same question is asked of the whole row. A third kernel masks the rows that have limits.
+program per row, takes the groups with the highest maxima (they contain every token above the
+highest remaining maximum). In these it finds, in registers, the k-th highest logit and the smallest
+set of top-p: a number is found bit by bit, from the highest, by counting the logits, or their
+weight, that reach it. Only if these groups do not suffice (a flat distribution, a large k) is the
+whole row counted. A third kernel masks the rows that have limits.
 
-Nothing depends on what the host knows of the limits, so a captured graph serves any.
+The kernels do not depend on the host's values of the limits, so a captured graph serves any.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _value(key):
 
 @triton.jit
 def _completed(key, BITS: tl.constexpr):
-    """A key of which only the first bits were found; 0 stays none's."""
+    """Complete a key of which only the first bits were found; 0 remains the key of no logit."""
     rest: tl.constexpr = (1 << (32 - BITS)) - 1
     return tl.where((key > 0) & (key >> 31 == 0), key | rest, key)
 
@@ -65,8 +65,7 @@ def _highest_reaching(keys, amounts, wanted, BITS: tl.constexpr):
 def _amount_in_row(
     row_ptr, reached, least, highest, rate, VOCAB, WEIGHED: tl.constexpr, PASS: tl.constexpr
 ):
-    """Tell how many logits of the row, or how much weight, have keys >= both `reached` and
-    `least`."""
+    """Count the logits of the row, or sum their weight, with keys >= both `reached` and `least`."""
     amounts = tl.zeros([PASS], tl.float32)
     # The slow way, over the row in memory; taken where candidates do not suffice, a top-p on a flat
     # distribution.
@@ -136,8 +135,8 @@ def _groups_kernel(
 
 @triton.jit
 def _rate(temperature):
-    """Give what a difference of logits is multiplied with, to base 2; a greedy row takes the
-    likeliest under any."""
+    """Return the factor of a difference of logits, to base 2; a greedy row gets any, since its
+    likeliest token is the same."""
     return _LOG2E / tl.where(temperature == 0, 1.0, temperature)
 
 
@@ -147,8 +146,8 @@ def _least_kernel(
     chosen_ptr, least_ptr, VOCAB, GROUPS,
     PADDED: tl.constexpr, CHOSEN: tl.constexpr, BITS: tl.constexpr, PASS: tl.constexpr,
 ):  # fmt: skip
-    """The least logit that the row keeps, -inf where it has no limits. `chosen`: scratch for the
-    numbers of the groups that are looked into."""
+    """Find the least logit that the row keeps, -inf without limits. `chosen`: scratch for the
+    numbers of the examined groups."""
     row = tl.program_id(0)
     least_value = tl.full([], float("-inf"), tl.float32)
     if _is_limited(row, top_k_ptr, top_p_ptr, min_p_ptr, VOCAB):

@@ -94,7 +94,7 @@ def precompile(
 
 
 def tune(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """Part → what was measured, in the shape of the tables' file."""
+    """Return the measurements by part, in the form of the tables' file."""
     dtype = torch.bfloat16
     head_dims, buckets = args.head_dim or (64, 128), args.tokens or TOKEN_BUCKETS
     precompile(args.only, head_dims, buckets, args.workers)

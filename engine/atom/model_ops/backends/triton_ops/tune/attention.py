@@ -1,4 +1,5 @@
-"""What a configuration of the attention kernels costs: the geometric mean over usual batches."""
+"""Measure the cost of the attention kernels' configurations: the geometric mean over usual
+batches."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def measure_prefill(head_dim: int) -> Callable[[PrefillConfig], float]:
 
 
 def compile_attention(config: DecodeConfig | PrefillConfig, head_dim: int) -> None:
-    """Launch every specialisation that the measurements use, on almost nothing."""
+    """Launch every specialisation that the measurements use, on tiny inputs."""
     for group in _GROUPS:
         heads = (8 * group, 8)
         if isinstance(config, PrefillConfig):

@@ -1,4 +1,4 @@
-"""Which of many configurations is the fastest, whatever they configure."""
+"""Find the fastest of many configurations of any kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Config = TypeVar("Config", bound=SkinnyConfig | SplitKConfig | DecodeConfig | Pr
 def best(
     candidates: Sequence[Config], measure: Callable[[Config], float]
 ) -> list[tuple[float, Config]]:
-    """Candidates with their cost, cheapest first; those that the card cannot run are left out."""
+    """Return candidates with their cost, cheapest first, without those that the card cannot run."""
     timed: list[tuple[float, Config]] = []
     for candidate in candidates:
         try:
