@@ -74,7 +74,7 @@ def asks_for_the_same(spec: AtomDeploymentSpec, other: Mapping[str, Any]) -> boo
 
 
 def pods_digest(stored: Mapping[str, Any]) -> str:
-    """Digest the pods that a stored spec asks for: equal for specs that no pod can tell apart."""
+    """Digest the pods that a stored spec requests: equal for specs whose pods are equal."""
     spec = parse_spec(stored)
     return content_digest(stored) if isinstance(spec, tuple) else _digest(spec)
 
@@ -148,7 +148,7 @@ def _join(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _join_item(below: Mapping[str, Any], above: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """An item of the same name: a variable's value takes the place of where it came from."""
+    """Merge two items of one name: a variable's value replaces its source."""
     if above is None:
         return below
     return above if "value" in above or "valueFrom" in above else _join(below, above)

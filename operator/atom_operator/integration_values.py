@@ -61,9 +61,9 @@ FeatureValue = tuple[TemplateFeature, str]
 def template_features(
     allowed: Iterable[str], forbidden: Iterable[str] | None
 ) -> tuple[frozenset[TemplateFeature], frozenset[FeatureValue]]:
-    """Read template.allowed and template.forbidden of the chart: the features that are forbidden,
-    and single values of them that are not, such as `volumes/nfs`. `forbidden` None: all that are
-    not allowed, those of a later version too. Raises ValueError."""
+    """Read template.allowed and template.forbidden of the chart: the forbidden features, and
+    allowed single values of them, such as `volumes/nfs`. `forbidden` None: all that are not
+    allowed, including those of later versions. Raises ValueError."""
     names = list(allowed)
     values = frozenset(
         (TemplateFeature(feature), value)
@@ -208,8 +208,8 @@ class Autoscaling:
 
     @property
     def ceiling(self) -> int:
-        """Most replicas to ask for: what is asked, as far as there are devices for it or their
-        Pending pods bring nodes."""
+        """Return the most replicas to request: the spec's, as far as there are devices for them or
+        their Pending pods bring nodes."""
         if self.limit is None:
             return self.max_replicas
         most = min(self.max_replicas, self.limit.replicas + self.pending)

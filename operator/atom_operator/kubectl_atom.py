@@ -19,8 +19,8 @@ _COMPLETE = "__complete"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status: 0 done, 1 not ready or cannot start, 2 an error (one line
-    on stderr), 130 interrupted, 141 the reader of what is printed has gone."""
+    """Run one command and return its exit status: 0 done, 1 not ready or cannot start, 2 an error
+    (one line on stderr), 130 interrupted, 141 the reader of the output has gone."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _complete(words[1:]) if words[:1] == [_COMPLETE] else _run(words)

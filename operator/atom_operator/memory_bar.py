@@ -39,7 +39,7 @@ def memory_parts(capacity: Capacity | None) -> tuple[MemoryPart, ...]:
 
 
 def bar_lines(parts: Sequence[MemoryPart]) -> tuple[str, str]:
-    """A bar of characters, and what each of them stands for."""
+    """Return a bar of characters, and its legend."""
     cells = _cells([part.size_bytes for part in parts])
     bar = "".join(shade * count for shade, count in zip(_SHADES, cells, strict=True))
     legend = ", ".join(
@@ -50,8 +50,8 @@ def bar_lines(parts: Sequence[MemoryPart]) -> tuple[str, str]:
 
 
 def _cells(sizes: Sequence[int]) -> list[int]:
-    """Cells of each part: by its share, one at least for what is there, and all of them together
-    the bar's."""
+    """Return the cells of each part: by its share, at least one unless it is empty, and the bar's
+    number in total."""
     whole = sum(sizes)
     cells = [max(1, round(_CELLS * size / whole)) if size else 0 for size in sizes]
     cells[cells.index(max(cells))] += _CELLS - sum(cells)

@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _source_unknown(report: PlanReport) -> str:
-    """The source of a model of which nothing is known; "" where it is."""
+    """Return the source of a model whose facts are unknown; "" if they are known."""
     plan = report.plan
     if plan is None or plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
         return ""
@@ -243,7 +243,7 @@ def _devices(fleet: Sequence[Manifest]) -> DevicePicture:
 
 
 def _as_json(report: PlanReport) -> dict[str, Any]:
-    """The operator's own plan.json and what its sizes are the sum of, the problems, or both."""
+    """Return the operator's own plan.json and the parts of its sizes, the problems, or both."""
     result: dict[str, Any] = {**report.key._asdict(), "canStart": report.can_start}
     if report.problems:
         result["problems"] = [str(problem) for problem in report.problems]

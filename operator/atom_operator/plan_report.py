@@ -51,7 +51,7 @@ class PlanReport:
 
     @property
     def replicas(self) -> int:
-        """Count the replicas that need a place: with what a canary is of, which has them too."""
+        """Count the replicas that need a place; a canary's include those of its origin."""
         if self.plan is None:
             return 0
         return self.plan.scale.replicas + (self.beside.scale.replicas if self.beside else 0)

@@ -39,7 +39,7 @@ class Preview:
 
 
 def everything(preview: Preview) -> tuple[str, ...]:
-    """Describe for a dry run the whole plan, and what changes."""
+    """Describe the whole plan and the changes, for a dry run."""
     if isinstance(preview.after, tuple):
         return (*_problems(preview.after), *_elsewhere(preview))
     plan = preview.after
@@ -50,7 +50,7 @@ def everything(preview: Preview) -> tuple[str, ...]:
 
 
 def essentials(preview: Preview) -> tuple[str, ...]:
-    """Describe for a real apply what stands in the way, and what changes."""
+    """Describe the obstacles and the changes, for a real apply."""
     if isinstance(preview.after, tuple):
         return tuple(_problems(preview.after))
     plan = preview.after

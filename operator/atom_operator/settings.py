@@ -173,8 +173,8 @@ def _user_id(environ: Mapping[str, str]) -> int | None:
 
 
 def _defaults(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """Read the chart's profile. One that is wrong is told by whom it is laid below, and ends no
-    operator."""
+    """Read the chart's profile. An invalid one is reported by the AtomDeployments that take it, and
+    ends no operator."""
     text = environ.get(f"{PREFIX}DEFAULTS")
     if not text:
         return None

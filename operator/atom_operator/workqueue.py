@@ -85,7 +85,7 @@ class WorkQueue(Generic[K]):
         self._news.set()
 
     def _take(self) -> K | None:
-        """Take the key whose turn it is; None where none may begin now."""
+        """Take the key whose turn it is; None if none may begin now."""
         row = self._urgent or (self._others if self._has_room() else None)
         if not row:
             return None
@@ -129,7 +129,8 @@ class WorkQueue(Generic[K]):
         self.add(key)
 
     async def _process(self, key: K) -> bool:
-        """Return whether that succeeded; what failed is tried again by delays of its own."""
+        """Process a key and return whether that succeeded; failed keys are retried with separate
+        delays."""
         try:
             again = await self._handler(key)
         except Exception as error:

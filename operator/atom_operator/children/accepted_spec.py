@@ -28,8 +28,8 @@ def accepted_spec(identity: Identity, spec: SpecPlan, profile: Profile | None) -
 
 
 def revision_specs(identity: Identity, records: Mapping[str, SpecRecord]) -> Iterator[Manifest]:
-    """The objects that remember the specs of other pods than the workload asks for: those that
-    still serve, and those that a failed rollout goes back to."""
+    """Yield the objects that record the specs of pods other than the workload's: pods that still
+    serve, and the target of a rollback."""
     for revision, record in records.items():
         data = {**_data(record), "revision": revision}
         if record.image is not None:

@@ -18,7 +18,7 @@ from atom_operator.domain.canary import Canary
 
 
 def canary_deployment(identity: Identity, canary: Canary) -> Manifest | None:
-    """The canary's own AtomDeployment; None where it has none (any more)."""
+    """Render the canary's own AtomDeployment; None if it has none (any more)."""
     if canary.spec is None:
         return None
     digest = {constants.ANNOTATION_SPEC_DIGEST: content_digest(canary.spec)}
@@ -31,6 +31,6 @@ def canary_deployment(identity: Identity, canary: Canary) -> Manifest | None:
 
 
 def content_digest(content: Mapping[str, Any]) -> str:
-    """Digest a spec or a part of one: equal for what says the same."""
+    """Digest a spec or a part of one: equal for equal content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -16,8 +16,8 @@ from atom_operator.domain import EngineOptions, Identity, Manifest, ModelPlan, P
 
 
 def plan_config_map(plan: Plan) -> Manifest:
-    """Render plan.json, what was decided and why, and model-facts.json, the shape it was computed
-    from."""
+    """Render plan.json, the decisions with their reasons, and model-facts.json, the shape they were
+    computed from."""
     data = {"plan.json": _json(_decisions(plan))}
     if plan.model.facts is not None:
         data["model-facts.json"] = _json(plan.model.facts)
@@ -32,7 +32,7 @@ def plan_config_map(plan: Plan) -> Manifest:
 def adapters_config_map(
     identity: Identity, engine: EngineOptions, model: ModelPlan
 ) -> Manifest | None:
-    """The list of adapters that pods follow; None where they serve none."""
+    """Render the list of adapters that pods follow; None if they serve none."""
     if engine.lora is None:
         return None
     return {

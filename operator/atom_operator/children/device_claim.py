@@ -54,7 +54,7 @@ def resource_claim_template(
 
 
 def claim_template_name(key: ObjectKey, engine: EngineOptions, claim: DeviceClaim) -> str:
-    """Name the template by what it asks for."""
+    """Name the template by its request."""
     text = json.dumps(_claim_spec(engine, claim), sort_keys=True)
     return f"{key.name}-{CLAIM}-{naming.short_hash(text)[:8]}"
 

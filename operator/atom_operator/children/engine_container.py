@@ -167,9 +167,9 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _hub_token(engine: EngineOptions, location: ModelLocation) -> dict[str, dict[str, Any]]:
-    """The token with which the pod itself downloads: the model, or what drafts for one that a Job
-    has fetched. One that downloads adapters while it serves reads it from a file that follows the
-    Secret."""
+    """Return the token with which the pod itself downloads: the model, or the draft model of one
+    that a Job has downloaded. A pod that downloads adapters while it serves reads the token from a
+    file that follows the Secret."""
     if volumes.adapters_token(engine, location) is not None:
         return {"HF_TOKEN_PATH": {"name": "HF_TOKEN_PATH", "value": volumes.HUB_TOKEN_PATH}}
     draft, fetched, token = (

@@ -47,7 +47,7 @@ def inference_pool(
 
 
 def http_route(serving: RevisionInForce, route: HttpRoute) -> Manifest:
-    """Render the route from the Gateways to the pool, or to the Service where there is no pool; by
+    """Render the route from the Gateways to the pool, or to the Service if there is no pool, with
     every name by which pods serve the model now."""
     plan = serving.plan
     spec: dict[str, Any] = {
@@ -100,8 +100,8 @@ def _rule(plan: Plan, matches: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _backends(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield where requests go, with a share for each where there is a canary: none while it only
-    is to become known to the Gateway."""
+    """Yield the backends of requests, with weights if there is a canary: zero while it only has to
+    become known to the Gateway."""
     canary = plan.canary
     share = canary.state.weight if canary else 0
     if canary is None or not (share or canary.is_there):

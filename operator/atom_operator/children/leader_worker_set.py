@@ -56,7 +56,7 @@ def group_annotations(rollout: RolloutPlan) -> dict[str, str]:
 
 
 def group_arguments(engine: EngineOptions) -> list[str]:
-    """Return where the engine of one pod stands in its group, from `group_environment`; none
+    """Return the flags that place one pod's engine in its group, from `group_environment`; empty
     without groups."""
     if engine.nodes == 1:
         return []
@@ -97,7 +97,7 @@ def leader_worker_set(
 
 
 def with_role(template: Manifest, role: str) -> Manifest:
-    """The template with a label that tells leaders from workers."""
+    """Return the template with a label that distinguishes leaders from workers."""
     metadata = template["metadata"]
     labels = {**metadata.get("labels", {}), constants.LABEL_ROLE: role}
     return {**template, "metadata": {**metadata, "labels": labels}}

@@ -69,7 +69,7 @@ def prometheus_rule(plan: Plan, labels: Labels) -> Manifest:
 
 
 def alerts(plan: Plan) -> list[dict[str, Any]]:
-    """Symptoms that a user of the model notices, and what leads to them."""
+    """Build alerts on symptoms that a user of the model notices, and on their causes."""
     of = selector_of(plan.identity.key)
     what = f"{plan.identity.key.namespace}/{plan.identity.key.name}"
     base = plan.integrations.runbook_base_url

@@ -149,7 +149,7 @@ def metadata(
 
 
 def component_head(identity: Identity, kind: Kind, name: str, component: str) -> Manifest:
-    """Begin a child of a component beside the engines: what it is, and its metadata."""
+    """Begin a child of a component beside the engines: its kind and metadata."""
     own = metadata(identity, name)
     own["labels"][constants.LABEL_COMPONENT] = component
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": own}

@@ -89,7 +89,7 @@ def _of_picker(key: ObjectKey, engine: EngineOptions, integrations: Integrations
 
 
 def _operator(access: NetworkAccess) -> dict[str, Any]:
-    """The operator's pods, of its own namespace where that is known."""
+    """Return the peer of the operator's pods, in its own namespace if that is known."""
     names: dict[str, Any] = {}
     if access.operator_namespace is not None:
         names = {"matchLabels": {_NAMESPACE_LABEL: access.operator_namespace}}

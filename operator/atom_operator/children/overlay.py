@@ -31,12 +31,13 @@ _APPENDED = "Toleration"
 
 
 class OverlayError(ValueError):
-    """The overlay cannot be merged; the message names the field, and what is wrong with it."""
+    """Report that the overlay cannot be merged; the message names the field and the fault."""
 
 
 def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `overlay` over `base`; raises OverlayError. What the overlay does not touch is `base`'s
-    own, not a copy, which would cost a tenth of a reconcile: what renders pods keeps no base."""
+    """Merge `overlay` over `base`; raises OverlayError. Untouched parts are shared with `base`, not
+    copied, which would cost a tenth of a reconcile: callers that render pods do not keep the
+    base."""
     for path, key in lacking_keys(overlay):
         raise OverlayError(f"an item of {path.rpartition('[')[0]} lacks {key}, which identifies it")
     return _merge_maps(base, overlay, ROOT, "")
@@ -201,8 +202,8 @@ def _order_field(
 def _in_order(
     items: list[Any], wanted: Sequence[Any], before: Sequence[Any], key: str | None
 ) -> list[Any]:
-    """The order of the API: items that are asked for in the order asked, the others between them
-    where they were."""
+    """Sort as the API does: requested items in the requested order, the others between them at
+    their old places."""
 
     def identity(item: Any) -> Any:
         found = item.get(key) if key is not None and isinstance(item, Mapping) else item
@@ -221,7 +222,7 @@ def _in_order(
 
 
 def _fresh(value: Any) -> Any:
-    """A value where there was none: a copy without directives and nulls."""
+    """Copy a new value without directives and nulls."""
     if isinstance(value, Mapping):
         return _fresh_map(value)
     if isinstance(value, list):

@@ -54,12 +54,13 @@ from atom_operator.kinds import (
 def render(
     plan: Plan, target: Target | None = None, serving: RevisionInForce | None = None
 ) -> dict[ChildKey, Manifest]:
-    """Render every child that should exist; `target` is what to run where that is not the plan's
-    own pods. All that stands beside the pods is drawn from the revision that is `serving`, which is
-    the target's unless other pods serve until its first one does.
+    """Render every child that should exist; `target`: the pods to run, if they are not the plan's
+    own. All objects beside the pods are rendered for the revision that is `serving`, which is the
+    target's unless other pods serve until its first one does.
 
-    What a pod needs comes first, so that the first pod already finds it. Raises OverlayError when
-    spec.template cannot be merged."""
+    A pod's prerequisites come first, so that the first pod already finds them. Raises OverlayError
+    if spec.template cannot be merged.
+    """
     target = target or Target(pod_revision(plan))
     serving = serving or RevisionInForce(target.pods, plan)
     ready, beside, identity = target.last_ready, serving.plan, plan.identity
@@ -128,8 +129,8 @@ def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
 
 
 def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield the autoscaler, which comes once its target leaves the number of replicas alone, and
-    stays while its target is suspended or begins anew."""
+    """Yield the autoscaler, which is created once its target leaves the number of replicas alone,
+    and stays while its target is suspended or starts again."""
     wanted = plan.integrations.autoscaling
     comes = not plan.scale.owns_replicas or plan.scale.autoscaler_stands
     if wanted is not None and comes:

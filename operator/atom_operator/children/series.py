@@ -16,7 +16,7 @@ SERIES_LABEL = re.sub(r"[^a-zA-Z0-9_]", "_", constants.LABEL_DEPLOYMENT)
 
 
 def selector_of(key: ObjectKey, *also: str) -> Selector:
-    """A function from a metric's name to that metric of this AtomDeployment, and of those that are
+    """Return a function from a metric's name to that metric of this AtomDeployment, and of those
     named `also` in its namespace."""
     names = "|".join((key.name, *also))
     matches = f'=~"{names}"' if also else f'="{names}"'

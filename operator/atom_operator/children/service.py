@@ -8,8 +8,8 @@ from atom_operator.domain import Identity, Manifest, Plan
 
 
 def service(plan: Plan) -> Manifest:
-    """Give all replicas that are ready one stable address; or the frontend, as long as one of its
-    pods is ready."""
+    """Render the Service: one stable address for all ready replicas; or for the frontend, as long
+    as one of its pods is ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

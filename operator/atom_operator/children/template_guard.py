@@ -36,7 +36,7 @@ _TEMPLATE, _JOBS = "spec.template", "spec.jobs.template"
 
 
 def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    """Return why the plan's pods cannot be what its overlays make of them."""
+    """Return why the plan's pods may not have the rights that its overlays give them."""
     given = plan.pods.profile.service_account if plan.pods.profile is not None else None
     own, account = plan.identity.own_account, TemplateFeature.SERVICE_ACCOUNT
     if own is not None and own != given and not site.allows(account, own):

@@ -30,7 +30,7 @@ def remove_fields(template: Mapping[str, Any], paths: Iterable[str]) -> dict[str
 
 
 def _steps(path: str) -> list[tuple[str, bool]]:
-    """Each a name, and whether it stands in brackets."""
+    """Split a path into steps: each a name, and whether it is in brackets."""
     steps: list[tuple[str, bool]] = []
     end = 0
     while end < len(path):

@@ -56,8 +56,8 @@ def cache_environment(
 
 
 def compile_cache_key(engine: EngineOptions, accelerator: Accelerator) -> str:
-    """The folder of what was compiled: an engine never reads what another image, architecture or
-    split of the model has left. An image by tag is told apart by its tag only."""
+    """Name the folder of compiled kernels: an engine never reads those of another image,
+    architecture or split of the model. Images by tag are distinguished by their tag only."""
     parts = (
         engine.image,
         accelerator.product or "-",
@@ -163,7 +163,7 @@ def peer_arguments(engine: EngineOptions, integrations: Integrations) -> list[st
 
 
 def adapters_token(engine: EngineOptions, location: ModelLocation) -> tuple[str, str] | None:
-    """Name and key of the Secret with which an engine that serves goes on to download; None where
+    """Return name and key of the Secret with which a serving engine continues to download; None if
     it downloads nothing more, or without a token."""
     if engine.lora is None:
         return None
@@ -179,8 +179,8 @@ def _renewed(name: str, secret: tuple[str, str], file: str) -> dict[str, Any]:
 
 
 def with_disk(pods: PodsPlan, template: Manifest) -> Manifest:
-    """The finished template with a request for the node's disk, where its caches are there and
-    nothing else was said: an overlay may have put them on a claim or in memory."""
+    """Return the finished template with a request for the node's disk, if its caches are on that
+    disk and no request is stated: an overlay may have put them on a claim or in memory."""
     pod = template["spec"]
     (cache,) = [item for item in pod.get("volumes") or () if item.get("name") == "cache"] or [{}]
     on_disk = cache.get("emptyDir") is not None and not cache["emptyDir"].get("medium")

@@ -123,8 +123,8 @@ def pod_template(plan: Plan) -> Manifest:
 
 
 def without_escalation(template: Manifest) -> Manifest:
-    """The template whose containers, those that an overlay adds too, get no more rights than the
-    process that starts theirs, where they say nothing about it."""
+    """Forbid privilege escalation for the template's containers, including those of an overlay,
+    unless they state it."""
     spec = dict(template["spec"])
     for field in ("containers", "initContainers"):
         if any(_may_escalate(item) for item in spec.get(field) or ()):
@@ -133,8 +133,8 @@ def without_escalation(template: Manifest) -> Manifest:
 
 
 def _may_escalate(container: Manifest) -> bool:
-    """Return whether a container leaves open what the API takes for true. One that is privileged
-    cannot say otherwise."""
+    """Return whether a container leaves the field open, which the API takes for true. A privileged
+    one cannot state otherwise."""
     context = container.get("securityContext") or {}
     added = (context.get("capabilities") or {}).get("add") or ()
     if context.get("privileged") or {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(added):
@@ -162,7 +162,8 @@ def _with_profile(key: ObjectKey, profile: Profile | None, template: Manifest) -
 
 
 def _check_still_ours(template: Manifest, name: str) -> None:
-    """Raise OverlayError where the template has lost what makes its pods this AtomDeployment's."""
+    """Raise OverlayError if the template has lost the labels or container that make its pods this
+    AtomDeployment's."""
     check_names(template, constants.ENGINE_CONTAINER, "is what serves")
     labels = (template.get("metadata") or {}).get("labels") or {}
     for label, value in naming.selector_labels(name).items():
@@ -204,7 +205,7 @@ def _strategy(rollout: Rollout) -> dict[str, Any]:
 
 
 def template_revision(template: Manifest) -> str:
-    """Hash of a pod template: the name of what runs."""
+    """Hash a pod template: the name of a revision."""
     text = json.dumps(template, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

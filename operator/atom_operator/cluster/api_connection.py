@@ -88,8 +88,8 @@ def proxy_of_environment(server: str) -> str | None:
 
 
 def object_path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    """Path of an object, or of all of a kind; in all namespaces where it is None, and in none where
-    it is empty."""
+    """Return the path of an object, or of all of a kind; in all namespaces for None, and in none
+    for ""."""
     parts = ["", "apis", kind.group, kind.version] if kind.group else ["", "api", kind.version]
     if namespace:
         parts += ["namespaces", namespace]
@@ -139,7 +139,7 @@ class ApiConnection:
         return found
 
     async def read(self, path: str, query: Mapping[str, str], type_: type[T]) -> T:
-        """GET, decoded as `type_`: what it has no field for is skipped."""
+        """GET, decoded as `type_`; fields that it lacks are skipped."""
         return decoded(await self._ask(_Request("GET", path, query)), type_)
 
     @asynccontextmanager
@@ -204,8 +204,8 @@ class ApiConnection:
             return self._client
 
     async def _log_out(self, rejected: ApiClient) -> None:
-        """Read the credentials anew for the next request: they may have been renewed. What is under
-        way over the same connections fails, and is tried again as this request is."""
+        """Read the credentials again for the next request: they may have been renewed. Requests
+        under way on the same connections fail, and are retried as this one is."""
         since = asyncio.get_running_loop().time() - self._logged_in_at
         if self._client is rejected and since >= _LOGIN_SECONDS:
             await self.close()

@@ -57,7 +57,7 @@ class AppliedChildren:
     def remember(
         self, key: ObjectKey, child: ChildKey, manifest: Manifest, answer: Manifest
     ) -> None:
-        """Remember `answer`, what the API server has after applying `manifest`."""
+        """Remember `answer`, the API server's object after applying `manifest`."""
         digests = (_digest(manifest), content_digest(answer))
         self._known.setdefault(key, {})[child] = digests
 
@@ -71,8 +71,8 @@ def stamped(manifest: Manifest) -> Manifest:
 
 
 def _was_applied(manifest: Manifest, existing: Manifest) -> bool:
-    """Return whether `manifest` (stamped) was the last that we applied, so that we own its fields
-    and no others, and all of its values are there. A value that the API server writes otherwise (a
+    """Return whether `manifest` (stamped) was the last that we applied, so that we own exactly its
+    fields, and all of its values are unchanged. A value that the API server writes otherwise (a
     quantity, an empty string) makes this False, which costs one apply."""
     ours = manifest["metadata"].get("annotations") or {}
     theirs = existing["metadata"].get("annotations") or {}
@@ -84,8 +84,8 @@ def _was_applied(manifest: Manifest, existing: Manifest) -> bool:
 
 
 def _holds(existing: Any, wanted: Any, name: str = "") -> bool:
-    """Return whether `existing` has all of `wanted`, and what belongs to one writer alone (lists of
-    which nothing is known, selectors) nothing else."""
+    """Return whether `existing` has all of `wanted`, and, in parts of a single writer (unknown
+    lists, selectors), nothing else."""
     if isinstance(wanted, Mapping):
         if not isinstance(existing, Mapping) or (name in _WHOLE and existing != wanted):
             return False

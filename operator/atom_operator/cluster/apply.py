@@ -99,8 +99,8 @@ class _Run:
         return all(item.child.kind in SIDE_KINDS for item in (*self.refused, *self.failed))
 
     def leads_nowhere(self, child: ChildKey, manifest: Manifest) -> bool:
-        """Return whether `child` needs what could not be written, or whether too much failed for
-        more to be tried."""
+        """Return whether `child` needs an object that could not be written, or whether too many
+        writes failed to try more."""
         if len(self.failed) >= _MOST_FAILURES:
             return True
         missing = {item.child.kind for item in (*self.refused, *self.failed)}
@@ -157,8 +157,8 @@ async def _apply_one(
 async def _write(
     port: ClusterPort, child: ChildKey, manifest: Manifest, *, exists: bool
 ) -> Manifest:
-    """Apply; where that is invalid because of what another client put into our object (an apply
-    leaves others' list entries alone), put the object as it should be in its place."""
+    """Apply; if that is invalid because of another client's fields in our object (an apply leaves
+    others' list entries alone), replace the object."""
     try:
         return await port.apply(child.kind, manifest)
     except RefusedError as error:
@@ -171,9 +171,9 @@ async def _write(
 
 
 def _in_place_of(existing: Manifest, manifest: Manifest) -> Manifest:
-    """Add to `manifest` what of `existing` is another's by right: a number of replicas that we
+    """Add to `manifest` the parts of `existing` that belong to others: a number of replicas that we
     leave out is an autoscaler's, finalizers and annotations are their controllers'. Its version is
-    kept, so that a change made meanwhile is not undone."""
+    kept, so that a concurrent change is not undone."""
     before, ours = existing["metadata"], manifest["metadata"]
     kept = {name: before[name] for name in ("resourceVersion", "finalizers") if name in before}
     theirs = {

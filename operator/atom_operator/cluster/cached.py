@@ -29,7 +29,7 @@ from atom_operator.domain import (
 
 
 class CachedCluster:
-    """A cluster port that reads from informers where it can, and else from `port`."""
+    """Read from informers if they follow the kind, and otherwise from `port`."""
 
     def __init__(
         self, port: ClusterPort, informers: Informers, deployments: KnownDeployments

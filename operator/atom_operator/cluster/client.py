@@ -47,7 +47,7 @@ Count = Callable[[str, str], None]
 
 
 class ListMetadata(msgspec.Struct):
-    """Says at which version of the cluster a list was made, and where it goes on."""
+    """Decode a list's metadata: the cluster's version, and the token of the next page."""
 
     resource_version: str = msgspec.field(name="resourceVersion", default="")
     more: str | None = msgspec.field(name="continue", default=None)
@@ -82,10 +82,8 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 class ApiCluster:
-    """The real cluster. `namespaces` empty means all of them.
-
-    `count` is told the verb and the kind of every request.
-    """
+    """Access the real cluster. `namespaces` empty means all of them. `count` is called with the
+    verb and the kind of every request."""
 
     def __init__(
         self,
@@ -205,7 +203,7 @@ class ApiCluster:
         return [item.manifest() for items in found for item in items]
 
     def _others(self) -> list[tuple[str | None, dict[str, str]]]:
-        """Return where and what to list for the pods that no AtomDeployment of ours has."""
+        """Return the namespaces and selectors to list for the pods of no AtomDeployment of ours."""
         mine = [namespace for namespace in self._namespaces if namespace is not None]
         unlabelled = {"fieldSelector": _PLACED, "labelSelector": f"!{constants.LABEL_DEPLOYMENT}"}
         if not mine:

@@ -26,8 +26,7 @@ _Ask = Callable[[str], Awaitable[A | None]]
 
 
 class EnginesWithBackoff:
-    """Asks engines, and backs off from those that do not answer; `monotonic` is a clock in
-    seconds."""
+    """Ask engines, and back off from silent ones; `monotonic` is a clock in seconds."""
 
     def __init__(self, engines: EnginePort, monotonic: Callable[[], float]) -> None:
         self._healths = _Line[EngineHealth](engines.health, monotonic)
@@ -50,7 +49,7 @@ class EnginesWithBackoff:
 
 @dataclass(slots=True)
 class _Silence(Generic[A]):
-    """An engine that did not answer in time, and what it may still say."""
+    """Hold an engine that did not answer in time, and its pending answer."""
 
     due: float  # when to ask again
     pause_seconds: float

@@ -156,8 +156,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _capacity(answer: Mapping[str, Any]) -> Capacity:
-    """Read the capacity of the whole pod: an engine tells the numbers of one copy of the model, and
-    the totals. Raises ValueError, TypeError and LookupError for what is no capacity."""
+    """Read the capacity of the whole pod: an engine reports the numbers of one copy of the model,
+    and the totals. Raises ValueError, TypeError and LookupError for an invalid answer."""
     copies = len(answer.get("ranks") or ())
     copies, total = (copies, answer["total"]) if copies else (1, answer)
     rows = tuple(
@@ -180,7 +180,7 @@ def _capacity(answer: Mapping[str, Any]) -> Capacity:
 
 
 def _size(value: Any) -> int:
-    """Return a number of bytes, tokens or blocks; raises UnreadableError for one that is none."""
+    """Return a number of bytes, tokens or blocks; raises UnreadableError for an invalid one."""
     number = int(value)
     if not 0 <= number <= _MOST_COUNTED:
         raise UnreadableError(f"{number} is no size")

@@ -84,7 +84,7 @@ async def ask_engines(
 
 
 async def ask_drafts(metrics: MetricsReader, observed: Observed) -> DraftCounts | None:
-    """The sum over pods of the latest revision; None where none of them tells."""
+    """Sum the draft counts over pods of the latest revision; None if none of them reports any."""
     revision = observed.deployment.revision if observed.deployment else None
     asked = [pod for pod in _serving(observed, revision) if pod.serves][:_MOST_DRAFTING_PODS]
     told = [found.drafts for found in await metrics.of(asked) if found.drafts is not None]
@@ -92,7 +92,7 @@ async def ask_drafts(metrics: MetricsReader, observed: Observed) -> DraftCounts 
 
 
 async def ask_sleep(metrics: MetricsReader, observed: Observed) -> SleepCounts | None:
-    """The sum over pods that serve; None where none of them tells."""
+    """Sum the sleep counts over pods that serve; None if none of them reports any."""
     pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
     found = await metrics.of(pods[:_MOST_ASKED_PODS])
     told = [each.sleep for each in found if each.sleep is not None]

@@ -15,7 +15,8 @@ from atom_operator.domain import Kind, Manifest, ObjectKey
 
 
 class FencedCluster:
-    """Writes to `port` as long as `may_write` says so; TransientError for any write after that."""
+    """Write to `port` as long as `may_write` returns True; TransientError for any write after
+    that."""
 
     def __init__(self, port: ClusterPort, may_write: Callable[[], bool]) -> None:
         self._port = port

@@ -41,11 +41,9 @@ Announce = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Objects of one kind that name an AtomDeployment in `label`, or themselves where it is empty.
-
-    In all namespaces where `namespace` is None. Changes in a scope that does not wake are kept, and
-    not announced.
-    """
+    """Select objects of one kind that name an AtomDeployment in `label`, or themselves if it is
+    empty. In all namespaces if `namespace` is None. Changes in a scope that does not wake are
+    cached, and not announced."""
 
     kind: Kind
     namespace: str | None
@@ -53,7 +51,7 @@ class Scope:
     wakes: bool = True
 
     def deployment_of(self, item: StoredObject) -> str | None:
-        """Name of the AtomDeployment that an object of this scope says it belongs to."""
+        """Name the AtomDeployment that an object of this scope refers to."""
         if self.kind == NAMESPACE:
             return ALL
         if not self.label:
@@ -79,8 +77,8 @@ class Change:
 
 
 class WatchPort(Protocol):
-    """Lists and watches one scope. Both raise ClusterError; ExpiredError where a version is too old
-    to go on from, and UnservedError where the cluster does not serve the kind."""
+    """List and watch one scope. Both raise ClusterError; ExpiredError if a version is too old to
+    continue from, and UnservedError if the cluster does not serve the kind."""
 
     async def list_scope(self, scope: Scope) -> Listing:
         """Everything, as new as the cluster is."""
@@ -92,7 +90,7 @@ class WatchPort(Protocol):
 
 
 class Informer:
-    """Keeps a cache of one scope current; `announce` is told of every change that did not come by
+    """Keep a cache of one scope current; `announce` is called for every change except those by
     `keep`."""
 
     def __init__(
@@ -113,7 +111,7 @@ class Informer:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the cache is what the API server shows, a moment's delay aside."""
+        """Return whether the cache matches the API server, apart from a moment's delay."""
         return self._is_current
 
     @property
@@ -131,8 +129,8 @@ class Informer:
 
     @contextmanager
     def writing(self, namespace: str, name: str) -> Iterator[None]:
-        """A write of ours to this object is under way: what the watch shows of it meanwhile is told
-        where `keep` or `drop` has not made it old, and where the write failed."""
+        """Hold back the watch's events about an object while we write it; afterwards announce those
+        that `keep` or `drop` has not made old, or all if the write failed."""
         place = (namespace, name)
         if place in self._held_back:  # two at once: the first tells
             yield

@@ -46,7 +46,7 @@ _OTHERS_TURN_AFTER = RETRY_AFTER / 2
 
 
 async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> JobState | None:
-    """Read the Job, whichever AtomDeployment asked for it first; None when there is none."""
+    """Read the Job, whichever AtomDeployment requested it first; None if there is none."""
     job = await port.get(JOB, namespace, request.name)
     if job is None or job["metadata"].get("deletionTimestamp"):
         return None
@@ -67,8 +67,8 @@ class JobsReport:
 
 
 async def ensure_account(port: ClusterPort, account: Manifest) -> tuple[Refusal, ...]:
-    """Create the account of Jobs where there is none of that name; what it says later is kept up
-    with the other children."""
+    """Create the account of Jobs if there is none of that name; later changes are applied with the
+    other children."""
     metadata = account["metadata"]
     try:
         if await port.get(SERVICE_ACCOUNT, metadata["namespace"], metadata["name"]) is None:
@@ -87,8 +87,8 @@ async def ensure_jobs(
     *,
     prune: bool,
 ) -> JobsReport:
-    """Create the Jobs that are missing and replace those that are spent; `prune` removes those of
-    ours that are not asked for."""
+    """Create missing Jobs and replace spent ones; `prune` removes those of ours that are not
+    requested."""
     wanted, key = {request.name: request for request in requests}, owner.key
     refused: list[Refusal] = []
     failed: list[Refusal] = []
@@ -121,8 +121,7 @@ async def ensure_jobs(
 async def _keep_up(
     port: ClusterPort, owner: Owner, job: Manifest, request: JobRequest, now: datetime
 ) -> JobState | None:
-    """Replace a Job that is spent; end what outlasts its work. Returns how it stood, where there
-    was something to look at."""
+    """Replace a spent Job; end one that outlasts its work. Returns its state, if it was read."""
     if _is_done(job) or job["metadata"].get("deletionTimestamp"):
         return None
     state = await _look_at(port, job)
@@ -229,7 +228,7 @@ def _is_done(job: Manifest) -> bool:
 
 
 def _as_done(job: Manifest, state: JobState) -> Manifest:
-    """Suspended, which ends what else runs in its pod, and with what it reported."""
+    """Suspend the Job, which ends the rest of its pod, and record its result."""
     metadata = job["metadata"]
     annotations = {
         **(metadata.get("annotations") or {}),
@@ -251,7 +250,7 @@ def _ended(job: Manifest) -> Mapping[str, Any] | None:
 
 
 def _work(pod: Manifest) -> Mapping[str, Any] | None:
-    """The status of the container that does the work; what is injected beside it is not ours."""
+    """Return the status of the working container; injected containers are not ours."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((item for item in statuses if item["name"] == constants.JOB_CONTAINER), None)
 

@@ -42,7 +42,7 @@ class KnownDeployments:
             self.read(answer)
 
     def is_news(self, key: ObjectKey, version: str) -> bool:
-        """Return whether this version is newer than what a reconcile has looked at."""
+        """Return whether this version is newer than the one that a reconcile has read."""
         known = self._known.get(key)
         return known is None or is_newer(version, known.version)
 

@@ -74,8 +74,8 @@ class StoredObject:
 
 
 class ObjectCache:
-    """Holds objects by namespace and name; all methods take time in proportion to what they
-    touch."""
+    """Hold objects by namespace and name; all methods take time in proportion to the objects
+    touched."""
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str], StoredObject] = {}
@@ -91,11 +91,11 @@ class ObjectCache:
         return [item.manifest() for item in self._objects.values()]
 
     def every_as(self, type_: type[T]) -> list[T]:
-        """Each object, decoded as `type_`: what it has no field for is skipped."""
+        """Decode each object as `type_`; fields that it lacks are skipped."""
         return [msgspec.json.decode(item.body, type=type_) for item in self._objects.values()]
 
     def get(self, namespace: str, name: str) -> Manifest | None:
-        """A copy of the object of that name, None where there is none."""
+        """Return a copy of the object of that name, None if there is none."""
         found = self._objects.get((namespace, name))
         return None if found is None else found.manifest()
 
@@ -125,7 +125,8 @@ class ObjectCache:
         self._forget(self._objects.get((namespace, name)))
 
     def replace(self, items: Iterable[StoredObject], version: str) -> list[StoredObject]:
-        """Everything there was at `version`; what of it is news, and what is gone."""
+        """Replace the contents by the list at `version`; return the changed and the removed
+        objects."""
         if is_newer(self._listed_at, version):
             self.clear()  # the cluster was put back to an older state, and counts anew from there
         self._listed_at = version
@@ -151,7 +152,7 @@ class ObjectCache:
         return [self._objects[key].manifest() for key in sorted(self._by_term.get(term, ()))]
 
     def clear(self) -> list[StoredObject]:
-        """Forget everything; what there was."""
+        """Remove all objects and return them."""
         gone = list(self._objects.values())
         self._objects.clear()
         self._names.clear()
@@ -176,7 +177,8 @@ class ObjectCache:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Versions that are no numbers cannot be compared: then what comes later counts."""
+    """Return whether `version` is newer. Versions that are no numbers cannot be compared: a
+    different one counts as newer."""
     if version.isdigit() and than.isdigit():
         return int(version) > int(than)
     return version != than and version != ""

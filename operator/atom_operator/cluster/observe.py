@@ -70,10 +70,10 @@ async def observe(
     optional: Sequence[Kind] = (),
     now: datetime | None = None,
 ) -> Observed:
-    """Children that belong to the AtomDeployment with `uid`, and the pods behind them.
+    """Return the children of the AtomDeployment with `uid`, and their pods.
 
-    Of the `optional` kinds those that this cluster does not serve are named. Where `now` is given,
-    Events are asked what pods wait for.
+    Of the `optional` kinds the unserved ones are named. If `now` is given, Events are read for the
+    reasons that pods wait.
     """
     labels = {constants.LABEL_DEPLOYMENT: key.name}
     children: dict[ChildKey, Manifest] = {}
@@ -112,7 +112,7 @@ async def observe(
 async def with_quotas(
     port: ClusterPort, namespace: str, pods: Sequence[Manifest]
 ) -> tuple[PodState, ...]:
-    """The pods' states, some of those that wait for a quota of Kueue's with its words."""
+    """Return the pods' states; some pods that wait for a quota of Kueue's get its message."""
     states = [pod_state(pod) for pod in pods]
     held = [number for number, pod in enumerate(pods) if waits_for_quota(pod)]
     for number in held[:_MOST_ASKED]:
@@ -136,7 +136,7 @@ def _with_claims(
 async def _with_volumes(
     port: ClusterPort, pods: Sequence[Manifest], states: Sequence[PodState], now: datetime
 ) -> tuple[PodState, ...]:
-    """Ask Events about the first few of the pods that wait for what only Events tell."""
+    """Read Events about the first few pods that wait for reasons that only Events report."""
     found = list(states)
     waiting = [number for number, state in enumerate(states) if not state.ready]
     for number in waiting[:_MOST_ASKED]:
@@ -157,8 +157,8 @@ def _tells_an_end(pod: Manifest) -> bool:
 async def _with_words(
     port: ClusterPort, key: ObjectKey, observed: Observed
 ) -> tuple[EndedPod, ...]:
-    """The ended pods, the newest with the words of an Event where they have none: of a pod that was
-    evicted and ended in the grace that it was given the kubelet keeps only that it succeeded."""
+    """Return the ended pods, the newest with an Event's message if they have none: for a pod that
+    was evicted and ended within its grace period the kubelet records only success."""
     running = observed.deployment
     silent = [pod for pod in observed.ended if not pod.message]
     if not silent or running is None or running.ready >= running.desired:
@@ -206,7 +206,7 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
 
 
 def _revision_specs(records: Iterable[Manifest]) -> dict[str, SpecRecord]:
-    """The specs of pods that are not those which the workload asks for, by revision."""
+    """Return the specs of pods of other revisions than the workload's, by revision."""
     kept = [item["data"].get(constants.REVISION_SPEC_KEY) for item in records]
     return {str(data["revision"]): _spec_record(data) for data in kept if data is not None}
 
@@ -354,8 +354,8 @@ def _has_groups(manifest: Manifest) -> bool:
 
 
 def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
-    """Return whether every pod of a LeaderWorkerSet is there, of its revision and ready: its
-    controller's counts alone may be those of the spec before."""
+    """Return whether every pod of a LeaderWorkerSet exists, of its revision and ready: its
+    controller's counts alone may be those of the previous spec."""
     revision = annotation(manifest, constants.ANNOTATION_REVISION)
     own = [pod for pod in pods if pod.role is not None]  # others are a Deployment's
     return len(own) == pods_wanted(manifest) and all(

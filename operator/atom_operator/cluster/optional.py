@@ -69,7 +69,7 @@ class OptionalKinds:
         return Look(tuple(kind for kind in OPTIONAL_KINDS if kind in asked or kind in held), until)
 
     def remember(self, key: ObjectKey, look: Look, owned: Iterable[ChildKey]) -> None:
-        """The pass is complete, and this is what exists."""
+        """Record the existing kinds at the end of a complete pass."""
         held = frozenset(child.kind for child in owned if child.kind in OPTIONAL_KINDS)
         self._known[key] = (look.fresh_until, held)
         self._under_way.discard(key)

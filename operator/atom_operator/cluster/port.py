@@ -17,7 +17,7 @@ class ClusterPort(Protocol):
     """Reads are fresh; writes are idempotent."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """The object, None when there is none; `namespace` is empty for kinds without."""
+        """Return the object, or None; `namespace` is empty for cluster-scoped kinds."""
 
     async def get_namespace_labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of the namespace; none if it does not exist."""
@@ -53,14 +53,15 @@ class ClusterPort(Protocol):
         """List every node of the cluster."""
 
     async def list_placed_pods(self, *, others: bool = False) -> list[Manifest]:
-        """List every pod of the cluster that is on a node and has not finished; `others`: but those
-        of AtomDeployments that we watch."""
+        """List every pod of the cluster that is on a node and has not finished; `others`: except
+        those of AtomDeployments that we watch."""
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
 
     async def make(self, kind: Kind, manifest: Manifest) -> None:
-        """Make an object that is not there. `AlreadyExistsError` where it is, whosever."""
+        """Create an object. Raises `AlreadyExistsError` if one of its name exists, of
+        any owner."""
 
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Return the object that would be stored for a new one, without storing it. Raises
@@ -77,18 +78,16 @@ class ClusterPort(Protocol):
         """
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Put the object in place of what exists under its name, fields of other managers included.
-
-        TransientError when what exists has another resourceVersion than `manifest` names.
-        """
+        """Replace the object of this name, including other managers' fields. Raises TransientError
+        if its resourceVersion is not that of `manifest`."""
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
-        """Delete in the background, and return whether it is gone: what a finalizer keeps is not
-        yet."""
+        """Delete in the background, and return whether the object is gone; a finalizer delays
+        that."""
 
     async def evict(self, namespace: str, name: str, uid: str) -> str | None:
-        """Ask for the end of the pod that has this uid, which disruption budgets may refuse: by
-        whose words, or those against our asking; None where it ends or is gone."""
+        """Evict the pod of this uid. Returns the refusal of a disruption budget, or of the request
+        itself; None if the pod ends or is gone."""
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         """Server-side apply of an AtomDeployment's status; the answer, None when it is gone."""

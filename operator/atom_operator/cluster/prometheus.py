@@ -19,7 +19,8 @@ class PrometheusPort(Protocol):
     """Query one Prometheus server."""
 
     async def value(self, query: str) -> float | str:
-        """The value of a query now; in words why there is none. Returns within seconds."""
+        """Return the present value of a query, or in words why there is none. Returns within
+        seconds."""
 
 
 class HttpPrometheus:

@@ -41,8 +41,8 @@ class AcceptedTemplates:
 async def judge_template(
     port: ClusterPort, key: ObjectKey, pods: PodRevision, accepted: AcceptedTemplates
 ) -> FieldProblem | None:
-    """Return why the API server would refuse these pods; None where it would not. Raises
-    TransientError where it does not answer."""
+    """Return why the API server would refuse these pods, or None. Raises TransientError if it does
+    not answer."""
     if accepted.known.get(key) == pods.name:
         return None
     labels = pods.template["metadata"]["labels"]
@@ -71,9 +71,9 @@ async def judge_job(
 async def takes_image_volumes(
     port: ClusterPort, key: ObjectKey, accepted: AcceptedTemplates
 ) -> bool:
-    """Tell whether pods may have images as volumes: where the feature is off, the API server takes
-    these away without a word. Asked once of an operator's life; pods that serve stay as they are.
-    Raises TransientError where it does not answer."""
+    """Return whether pods may have images as volumes: if the feature is off, the API server drops
+    these silently. Asked once in an operator's life; serving pods stay unchanged. Raises
+    TransientError if it does not answer."""
     if _IMAGE_VOLUMES not in accepted.features:
         labels = {constants.LABEL_DEPLOYMENT: key.name}
         pod = {

@@ -30,8 +30,8 @@ class _Event(msgspec.Struct):
 
 
 class ApiWatch:
-    """Watches by the API server; `count` is told the verb and the kind of every request, and of
-    every watch once."""
+    """Watch through the API server; `count` is called with the verb and the kind of every request,
+    and of every watch once."""
 
     def __init__(self, connection: ApiConnection, count: Callable[[str, str], None]) -> None:
         self._connection = connection

@@ -22,8 +22,8 @@ class SickPod:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFindings:
-    """Hold which pods have sick devices, first the one that is told of, and what is done. `move`:
-    the pod to evict now."""
+    """Hold the pods with sick devices, the reported one first, and the action. `move`: the pod to
+    evict now."""
 
     sick: tuple[SickPod, ...] = ()
     since: str = ""

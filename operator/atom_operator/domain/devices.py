@@ -80,8 +80,8 @@ class DeviceClaim:
 
     @property
     def expression(self) -> str:
-        """The selector in CEL, of which `matches` is the same. A field that a device lacks is an
-        error there, so what tells kinds of devices apart comes first."""
+        """Return the selector in CEL, equivalent to `matches`. A field that a device lacks is an
+        error there, so the field that distinguishes kinds of devices comes first."""
         kind = _WHOLE if self.partition is None else _PARTITION
         parts = [f'{_ATTRIBUTES}.type == "{kind}"']
         if self.partition is not None:
@@ -159,8 +159,8 @@ def claimed_by(template: Manifest) -> ClaimedByPod | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DevicePicture:
-    """The devices of the cluster at one time; one reading is equal to itself alone. `pools`: those
-    all slices of which are there, each with its driver."""
+    """Hold the devices of the cluster at one time; one reading is equal to itself alone. `pools`:
+    the complete ones, each with its driver."""
 
     devices: Mapping[DeviceKey, Device] = field(default_factory=dict)
     pools: frozenset[tuple[str, str]] = frozenset()
@@ -175,7 +175,7 @@ class DevicePicture:
                     yield key, device
 
     def memory_bytes(self, claim: DeviceClaim) -> tuple[int, ...]:
-        """The different sizes of such devices, sorted; of those that tell theirs."""
+        """Return the distinct memory sizes of such devices, sorted; unknown ones are left out."""
         sizes = {device.memory_bytes for _, device in self.matching(claim)}
         return tuple(sorted(sizes - {0}))
 
@@ -204,8 +204,8 @@ _Specs = Sequence[Mapping[str, Any]]
 
 
 def _whole_pools(slices: Iterable[Manifest]) -> Iterator[tuple[_Pool, _Specs]]:
-    """Yield the slices of each pool's newest generation, where all of them are there: the scheduler
-    gives nothing of another."""
+    """Yield the slices of each pool's newest generation, if all of them exist: the scheduler
+    allocates from no other pool."""
     pools: dict[_Pool, list[Mapping[str, Any]]] = {}
     for item in slices:
         spec = item.get("spec") or {}

@@ -18,7 +18,8 @@ Match = tuple[str, tuple[tuple[str, str], ...]]  # a path's prefix, and headers
 
 
 def terms_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the terms of an object as it is stored; none of one that is never looked up so."""
+    """Return the lookup terms of a stored object; empty for a kind that is never looked up by
+    them."""
     spec = manifest.get("spec")
     if not isinstance(spec, Mapping):
         return ()
@@ -34,7 +35,7 @@ def terms_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def claim_term(namespace: str, claim: str) -> str:
-    """Return the term of what mounts a claim."""
+    """Return the term of workloads that mount a claim."""
     return f"claim {namespace}/{claim}"
 
 
@@ -63,7 +64,7 @@ def route_terms(route: Manifest) -> Iterator[str]:
 
 
 def route_parents(route: Manifest) -> dict[str, set[str]]:
-    """Return the listeners by Gateway; an empty one stands for all."""
+    """Return the listeners by Gateway; an empty name means all."""
     found: dict[str, set[str]] = {}
     for parent in route["spec"].get("parentRefs") or ():
         namespace = parent.get("namespace") or route["metadata"].get("namespace", "")

@@ -15,15 +15,14 @@ _T = TypeVar("_T")
 
 
 class Nodes(tuple[Manifest, ...]):
-    """Nodes that do not change; `question` names what is worked out from them, and all it depends
-    on besides."""
+    """Hold nodes that do not change; `question` names a computed result with all its inputs."""
 
     def __init__(self, _nodes: Iterable[Manifest] = ()) -> None:
         self._answers: dict[Hashable, Any] = {}
 
     @classmethod
     def of(cls, nodes: Iterable[Manifest]) -> Nodes:
-        """Return the same nodes; what is known of them stays known."""
+        """Return the same nodes, with their computed results."""
         return nodes if isinstance(nodes, Nodes) else cls(nodes)
 
     def once(self, question: Hashable, work_out: Callable[[], _T]) -> _T:

@@ -23,7 +23,7 @@ class ObjectKey(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Identify one AtomDeployment, told apart from a former one of the same name."""
+    """Identify one AtomDeployment, distinct from a former one of the same name."""
 
     key: ObjectKey
     uid: str

@@ -60,8 +60,9 @@ class DeploymentState:
 
     @property
     def complete(self) -> bool:
-        """Every wanted pod is of the latest revision and available, and no other is left but some
-        that end. Groups that end stay in their controller's counts; their pods say that."""
+        """Return whether every wanted pod is of the latest revision and available, and only ending
+        pods are left of others. Ending groups stay in their controller's counts; their pods show
+        the end."""
         if self.in_groups:
             return self.pods_agree and self.available >= self.desired
         counts = {self.updated, self.replicas, self.available}

@@ -14,7 +14,7 @@ from atom_operator.domain.devices import DeviceClaim
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """Say why a spec is not accepted: the field, what is wrong, and the remedy."""
+    """Report why a spec is not accepted: the field, the fault, and the remedy."""
 
     field: str
     message: str
@@ -78,7 +78,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelLocation:
-    """Say where the pods find the weights, and what the engine's --model says."""
+    """Locate the weights for the pods, and give the engine's --model argument."""
 
     kind: SourceKind
     argument: str

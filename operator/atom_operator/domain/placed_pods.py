@@ -50,7 +50,8 @@ class PlacedPods:
         return self._ours.get(key, ())
 
     def without(self, key: ObjectKey, names: Container[str]) -> PlacedPods:
-        """The others, and what they take, as once these pods of an AtomDeployment have gone."""
+        """Return the other pods and their requests, as after these pods of an AtomDeployment have
+        gone."""
         ours, requested = self.of(key), dict(self.requested)
         gone = [pod for pod in ours if pod.name in names]
         for pod in gone:

@@ -50,9 +50,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SpecPlan:
-    """Record the spec that the plan was made from. digest: of what is asked of the pods; asked: the
-    spec as it was written; default_image: the operator's, if the spec names none; origin: the
-    object's own spec, and the defaults of many below it; warnings: about an accepted spec."""
+    """Record the spec that the plan was made from. digest: of the request for pods; asked: the spec
+    as it was written; default_image: the operator's, if the spec names none; origin: the object's
+    own spec, and the defaults of many below it; warnings: about an accepted spec."""
 
     digest: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)

@@ -25,7 +25,7 @@ class JobPurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A Job that should exist. `digest` tells whether one that exists was made for the same."""
+    """Request a Job. `digest` shows whether an existing one was made for the same request."""
 
     purpose: JobPurpose
     name: str
@@ -35,9 +35,8 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimInUse:
-    """A claim of weights by its uid, with the folders of it that are used `as_of` then; `kept` None
-    where nothing is to be removed, because the spec does not ask for it or for the reason
-    `unknown`."""
+    """Identify a claim of weights by its uid, with its folders in use at `as_of`; `kept` is None if
+    nothing is to be removed, because the spec does not ask for it or for the reason `unknown`."""
 
     uid: str
     kept: tuple[str, ...] | None = None
@@ -62,7 +61,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Say why pods are not started yet. `failed`: nothing goes on without a user's help."""
+    """State why pods are not started yet. `failed`: only a user can resolve it."""
 
     reason: Reason
     message: str

@@ -21,7 +21,8 @@ class EngineAbilities:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The AtomProfile of a spec. Its fields are in the spec already, but for what no spec holds."""
+    """Hold the AtomProfile of a spec. Its fields are in the spec already, except those that no spec
+    has."""
 
     name: str
     fields: tuple[str, ...] = ()  # that the spec has from it

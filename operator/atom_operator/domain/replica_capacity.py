@@ -60,10 +60,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class CapacityVerdict:
-    """Say whether the model fits; `capacity` is there when it does.
-
-    `evidence` is what has corrected it, `uncorrected` the same from the model's shape alone.
-    """
+    """State whether the model fits; `capacity` is set if it does. `evidence` has corrected it,
+    `uncorrected` is the verdict from the model's shape alone."""
 
     fits: ConditionStatus
     reason: Reason

@@ -34,7 +34,7 @@ class ApplyReport:
         return replace(self, failed=(*self.failed, *failed))
 
     def lasting(self, late: frozenset[ChildKey]) -> ApplyReport:
-        """Return the report in which what has failed for long counts as refused."""
+        """Return the report with lasting failures counted as refusals."""
         last = [each for each in self.failed if each.child in late]
         needed = [each for each in last if each.child.kind not in SIDE_KINDS]
         optional = [each for each in last if each.child.kind in SIDE_KINDS]

@@ -47,8 +47,7 @@ def amount(resource: str, quantity: str) -> int:
 
 
 def exact_quantity(text: str) -> Fraction | None:
-    """Return the number that a Kubernetes quantity without a sign stands for; None if the text is
-    no quantity."""
+    """Return the value of an unsigned Kubernetes quantity; None if the text is invalid."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None
@@ -86,8 +85,8 @@ def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
 
 
 def given_back(pods: Iterable[Resources], resource: str, count: int) -> int:
-    """Return the least of a resource that so many of these pods give back when they go, whichever
-    of them do; all of them give back what each one takes."""
+    """Return the least amount of a resource that `count` of these pods give back, whichever they
+    are."""
     return sum(sorted(pod.get(resource, 0) for pod in pods)[:count]) if count else 0
 
 
@@ -164,7 +163,7 @@ def host_ports(pod_spec: Mapping[str, Any]) -> frozenset[HostPort]:
 
 
 def is_host_port(resource: str) -> bool:
-    """Return whether the resource stands for a port of the node, which only one pod can have."""
+    """Return whether the resource represents a port of the node, which only one pod can have."""
     return resource.startswith(_HOST_PORT)
 
 

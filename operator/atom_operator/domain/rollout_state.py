@@ -43,7 +43,7 @@ class PodRevision:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """A revision that could not become ready and runs no more, and what was wrong with it."""
+    """Record a revision that could not become ready and runs no more, and its fault."""
 
     failed: str
     cause: str

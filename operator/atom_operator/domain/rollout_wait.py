@@ -22,5 +22,5 @@ class RolloutWait:
 
     @property
     def told(self) -> str:
-        """Return the words with what would begin at once."""
+        """Return the message, with the way to begin at once."""
         return self.words if self.is_refused else f"{self.words}; {_AT_ONCE}"

@@ -9,7 +9,7 @@ from atom_operator.domain.objects import ObjectKey
 
 @dataclass(frozen=True, slots=True)
 class RouteCollision:
-    """The requests to `gateway` that match `what` go to one of two AtomDeployments."""
+    """Report that requests to `gateway` which match `what` go to one of two AtomDeployments."""
 
     other: ObjectKey
     gateway: str

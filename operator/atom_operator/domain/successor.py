@@ -9,8 +9,8 @@ from atom_operator.domain.objects import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Hold a pod as admission would leave it, or who refuses it, in their words; those of a server
-    that did not judge it are in `unknown`."""
+    """Hold a pod as admission would leave it, or its refusal, in the refuser's words; `unknown` has
+    those of a server that could not judge it."""
 
     pod: Manifest | None = None
     refusal: str | None = None

@@ -87,5 +87,5 @@ class Supply:
 
     @property
     def devices(self) -> int:
-        """Devices that one pod needs."""
+        """Return the number of devices that one pod needs."""
         return self.demand.get(self.resource or "", 0)

@@ -16,7 +16,7 @@ from atom_operator.handlers.deployments import DeploymentEvent
 
 
 class DeploymentNews:
-    """Calls `tell` with every event that is news by what is `known`."""
+    """Call `tell` for every event that is newer than `known`."""
 
     def __init__(self, known: KnownDeployments, tell: Callable[[DeploymentEvent], None]) -> None:
         self._known = known

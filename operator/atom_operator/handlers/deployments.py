@@ -132,8 +132,8 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 class DeploymentHandlers:
-    """Watches AtomDeployments by kopf. `hear` is told of every event, in the event loop of `run`;
-    `is_served` asks for the CRD."""
+    """Watch AtomDeployments with kopf. `hear` is called with every event, in the event loop of
+    `run`; `is_served` asks for the CRD."""
 
     def __init__(
         self,
@@ -151,8 +151,8 @@ class DeploymentHandlers:
         self._settings = settings
 
     async def run(self) -> None:
-        """Run kopf until cancelled. kopf ends when it meets what it cannot handle, as a CRD that is
-        gone; it begins anew with a list, of which only the news wakes."""
+        """Run kopf until cancelled. kopf ends on errors that it cannot handle, such as a removed
+        CRD; it restarts with a list, of which only the news wakes."""
         clock = asyncio.get_running_loop().time
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -171,7 +171,7 @@ class DeploymentHandlers:
             pause = min(2 * pause, _LAST_PAUSE_SECONDS)
 
     async def _wait_served(self) -> None:
-        """Wait for the CRD: kopf looks for its kinds once, and would go on without."""
+        """Wait for the CRD: kopf looks for its kinds once, and would otherwise run without."""
         while True:
             with contextlib.suppress(ClusterError):
                 if await self._is_served():
@@ -179,8 +179,8 @@ class DeploymentHandlers:
             await asyncio.sleep(_SERVED_SECONDS)
 
     async def _operate(self) -> None:
-        """Run kopf's operator in a thread. A cancellation tells it to stop; what it still says is
-        not heard, and a thread that does not end in time is left behind."""
+        """Run kopf's operator in a thread. A cancellation stops it; its later events are ignored,
+        and a thread that does not end in time is left behind."""
         ours, theirs = asyncio.get_running_loop(), asyncio.new_event_loop()
         ended: asyncio.Future[Exception | None] = ours.create_future()
         stop, is_heard = asyncio.Event(), True
@@ -209,7 +209,7 @@ class DeploymentHandlers:
             raise failure
 
     def _in_thread(self, loop: asyncio.AbstractEventLoop, memo: _Memo) -> Exception | None:
-        """Run until `memo.stop` is set, or kopf fails: then what it raised."""
+        """Run until `memo.stop` is set, or kopf fails; return its error."""
         operator = kopf.operator(
             registry=deployment_registry(),
             settings=self._settings(),

@@ -63,10 +63,11 @@ class LeadershipSession:
         return again
 
     async def _resync(self) -> None:
-        """Look at everything at first, and now and then: what no event announces or was lost.
+        """Look at everything at first and periodically: for changes without events, and lost
+        events.
 
-        What is new is added at once and the rest one by one, so that a change never queues behind
-        all the others. What is looked at as often anyhow is left out.
+        New keys are added at once and the rest one by one, so that a change never queues behind all
+        the others. Keys that are looked at as often anyway are left out.
         """
         known: set[ObjectKey] = set()
         while True:

@@ -175,7 +175,7 @@ class Runtime:
             self._served.append(await endpoints.serve(application, port))
 
     async def stop(self) -> None:
-        """Stop after the requests in flight, and let another replica go on at once."""
+        """Stop after the requests in flight, and let another replica continue at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

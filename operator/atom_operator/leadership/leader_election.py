@@ -61,7 +61,8 @@ class Elector:
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait for the Lease, run `lead` while it is held, and again, until cancelled.
 
-        `lead` runs until it is cancelled; what it raises ends this too."""
+        `lead` runs until it is cancelled; its errors end this too.
+        """
         while True:
             await self._acquire()
             _logger.info("%s holds the Lease and reconciles", self.identity)

@@ -62,13 +62,14 @@ def look(before: Sighting | None, record: LeaseRecord, monotonic: float) -> Sigh
 
 
 def may_take(sighting: Sighting, identity: str, monotonic: float) -> bool:
-    """Tell whether `identity` may write itself into the Lease: as holder, or where none is left."""
+    """Return whether `identity` may write itself into the Lease: as its holder, or if it has
+    none."""
     holder = sighting.record.holder
     return holder in ("", identity) or monotonic >= sighting.expires()
 
 
 def first(identity: str, times: LeaseTimes, now: datetime) -> LeaseRecord:
-    """The Lease to create where there is none."""
+    """Return the first Lease to create."""
     return LeaseRecord(identity, times.duration_seconds, now, now, transitions=0)
 
 

@@ -25,7 +25,7 @@ class LeasePort(Protocol):
     """Raises ClusterError and nothing else that belongs to the API."""
 
     async def read(self) -> LeaseRecord | None:
-        """The Lease as the API server has it now, None when there is none."""
+        """Return the Lease as the API server has it now, or None."""
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
         """Make the Lease; TransientError when another process was faster."""
@@ -41,7 +41,7 @@ class ApiLease:
     def connect(
         cls, namespace: str, name: str, labels: Mapping[str, str] | None = None
     ) -> ApiLease:
-        """Open connections of its own, so that no renewal waits behind other requests."""
+        """Open separate connections, so that no renewal waits behind other requests."""
         return cls(ApiConnection.from_environment(), namespace, name, labels)
 
     def __init__(
@@ -79,7 +79,7 @@ class ApiLease:
     async def rivals(
         self, cluster_namespace: str | None, namespaces: Sequence[str] = ()
     ) -> Sequence[Rival]:
-        """List the Leases of other releases: where ours is of single `namespaces` that of the whole
+        """List the Leases of other releases: if ours is of single `namespaces`, that of the whole
         cluster, in `cluster_namespace`, and those that watch one of them too; else (None) all of
         single namespaces."""
         if cluster_namespace is not None:
@@ -142,7 +142,7 @@ class ApiLease:
 
 
 def lease_record(manifest: Mapping[str, Any]) -> LeaseRecord:
-    """The typed view of a Lease; what is missing in it counts as released."""
+    """Return the typed view of a Lease; a missing field counts as released."""
     spec: Mapping[str, Any] = manifest.get("spec") or {}
     return LeaseRecord(
         holder=spec.get("holderIdentity") or "",

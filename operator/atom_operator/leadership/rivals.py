@@ -27,8 +27,8 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """The Lease of another release, by namespace and name; and which namespaces both watch, where
-    it does not watch all of ours."""
+    """Hold the Lease of another release, by namespace and name, and the namespaces that both watch,
+    if it does not watch all of ours."""
 
     name: str
     record: LeaseRecord
@@ -51,8 +51,9 @@ class Rivals:
         self._seen: dict[str, Sighting] = {}
 
     async def wait(self, mine: Callable[[], Rival], tell: Callable[[bool], None]) -> None:
-        """Wait until no other release reconciles. `tell` has our own Lease say whether we do: where
-        there is another it says so for a while before this returns, so that neither can miss it."""
+        """Wait until no other release reconciles. `tell` records in our own Lease whether we
+        reconcile: if there is another release, it is recorded for a while before this returns, so
+        that neither misses the other."""
         said, told = False, ""
         while True:
             found = await self._look()

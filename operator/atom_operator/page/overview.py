@@ -23,8 +23,8 @@ def overview(
     nodes: Sequence[Manifest] | None,
     pods: Sequence[Manifest],
 ) -> dict[str, Any]:
-    """The page's document. deployments: each with what one replica holds, where a plan knows it;
-    nodes: None where the operator may not read them."""
+    """Build the page's document. deployments: each with one replica's capacity, if a plan knows it;
+    nodes: None if the operator may not read them."""
     return {
         "deployments": [_deployment(manifest, held) for manifest, held in deployments],
         "nodes": None if nodes is None else gpu_document(nodes, pods),
@@ -48,7 +48,7 @@ def _deployment(manifest: Manifest, capacity: Capacity | None) -> dict[str, Any]
 
 
 def _sentence(condition: Mapping[str, Any]) -> dict[str, Any]:
-    """A condition as a person would say it, and whether it is good."""
+    """Phrase a condition for people, with whether it is good."""
     kind, state = str(condition["type"]), str(condition["status"])
     words = _WORDS.sub(" ", kind).capitalize()
     message = str(condition.get("message") or condition["reason"])

@@ -27,7 +27,7 @@ _HEADERS = {
 def add_page(
     application: web.Application, document: Callable[[], Awaitable[dict[str, Any]]]
 ) -> None:
-    """Adds the page at / to what is served already."""
+    """Add the page at / to the served application."""
 
     async def overview(_: web.Request) -> web.Response:
         try:

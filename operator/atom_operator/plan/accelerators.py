@@ -54,7 +54,7 @@ _PARTITION_RESOURCE = re.compile(r"^amd\.com/((?:spx|dpx|qpx|cpx)_nps[124])$")
 
 
 def product_of_device_id(device_id: str) -> Product | None:
-    """The product with this PCI id (hex, any case); the last one of those that share it."""
+    """Return the product of this PCI id (hex, any case); the last one of those that share it."""
     return _BY_DEVICE_ID.get(device_id.lower())
 
 
@@ -85,10 +85,10 @@ def multiplies_fp4(accelerator: Accelerator) -> bool:
 
 
 def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) -> Accelerator:
-    """The device that the spec names. `on_nodes`: the memory sizes of such devices in the cluster.
+    """Choose the spec's device. `on_nodes`: the memory sizes of such devices in the cluster.
 
-    Memory in the spec wins. A partitioned GPU's nodes know better than the catalogue, which knows
-    whole GPUs; nodes that disagree leave the memory unknown where no product settles it.
+    Memory in the spec wins. A partitioned GPU's nodes are more exact than the catalogue, which has
+    whole GPUs; if nodes disagree, the memory is unknown unless a product settles it.
     """
     stated = quantity_bytes(spec.memory) if spec.memory else None
     if spec.type == "cpu":

@@ -79,10 +79,10 @@ def judge_capacity(
     site: Site = _ONE_DEVICE,
     evidence: Evidence | None = None,
 ) -> CapacityVerdict:
-    """Fits, does not fit, or unknown; never a guess.
+    """Judge whether the model fits, does not fit, or cannot be judged; never a guess.
 
-    `site`: what its engines can do decides which remedies are; `evidence`: of an engine of the same
-    kind.
+    `site`: the abilities of its engines decide the possible remedies; `evidence`: of an engine of
+    the same kind.
     """
     facts = lookup.facts
     if facts is None:
@@ -164,7 +164,7 @@ def _compute_bytes(facts: ModelFacts, accelerator: Accelerator) -> int:
 
 
 def stored_bytes(accelerator: Accelerator) -> int | None:
-    """Element size of the weights in memory; None where they stay as the checkpoint has them."""
+    """Return the element size of the weights in memory; None if they stay as in the checkpoint."""
     return _CPU_DTYPE_BYTES if accelerator.type == "cpu" else None
 
 

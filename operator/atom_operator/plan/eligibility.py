@@ -30,7 +30,7 @@ def node_blockers(node: Mapping[str, Any], placement: Placement) -> tuple[str, .
 def volume_blockers(
     node: Mapping[str, Any], volumes: Iterable[tuple[str, Placement]]
 ) -> tuple[str, ...]:
-    """Name the claims of a pod whose volumes cannot be attached to `node`, by where they are."""
+    """Name the claims of a pod whose volumes cannot be attached to `node`, by their placement."""
     name, labels = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
     return tuple(
         f"the volume of claim {claim} is not for it"
@@ -126,7 +126,7 @@ def _unmet_affinity(name: str, labels: Mapping[str, str], placement: Placement) 
 def own_selectors_apart(
     pod_spec: Mapping[str, Any], labels: Mapping[str, str]
 ) -> tuple[Mapping[str, str], ...]:
-    """The labels by which pods keep others of their own kind from their host, where they do."""
+    """Return the labels by which pods keep others of their own kind from their host, if they do."""
     affinity = _map(_map(pod_spec.get("affinity")).get("podAntiAffinity"))
     terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     found = []

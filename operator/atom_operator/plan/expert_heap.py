@@ -31,7 +31,7 @@ def expert_heap_bytes(options: EngineOptions) -> int:
 
 
 def _chooses_mori(options: EngineOptions) -> bool:
-    """Return whether the last `--expert-exchange` says so, in one word or in two."""
+    """Return whether the last `--expert-exchange` chooses mori, in one word or in two."""
     words = pairwise(options.argument_words)
     chosen = [value for option, value in words if option == "--expert-exchange"]
     return bool(chosen) and chosen[-1] == "mori"

@@ -17,9 +17,9 @@ from atom_operator.plan.own_pods import serves_in_every_place
 
 
 def with_deadline(observed: Observed, now: datetime, known_failure: str | None) -> Observed:
-    """Mark the newest workload as stalled where its groups are late, and as not stalled where only
-    replicas without a place are missing. known_failure: what its pods ended by most lately; at this
-    moment they may just be made anew."""
+    """Mark the newest workload as stalled if its groups are late, and as not stalled if only
+    replicas without a place are missing. known_failure: the latest end of its pods; they may be
+    restarting now."""
     if serves_in_every_place(observed) and observed.deployment is not None:
         in_time = replace(observed.deployment, stalled_message=None)
         return replace(observed, deployment=in_time)
@@ -33,7 +33,7 @@ def with_deadline(observed: Observed, now: datetime, known_failure: str | None) 
 
 
 def progress_deadline(observed: Observed) -> datetime | None:
-    """Return when the newest groups are late; None where they are complete or were, or none are
+    """Return when the newest groups are late; None if they are complete or were, or none are
     wanted."""
     running = observed.deployment
     if running is None or running.rollout is None or running.rollout.asked_at is None:

@@ -38,10 +38,10 @@ _APART = "host of its own (podAntiAffinity)"
 
 @dataclass(frozen=True, slots=True)
 class PodsAsked:
-    """Pods that want room: of an AtomDeployment (`key`), with this pod spec, each with devices of
-    `resource` (None: without any). revision: those that have it already make no room for others of
-    it. labels: of such a pod. at_least: what a pod of them was seen to request, which LimitRanges
-    and injected sidecars make more than the spec says."""
+    """Describe pods that want room: of an AtomDeployment (`key`), with this pod spec, each with
+    devices of `resource` (None: without any). revision: pods that have it already make no room for
+    others of it. labels: of such a pod. at_least: the observed requests of such a pod, which
+    LimitRanges and injected sidecars raise above the spec."""
 
     key: ObjectKey
     resource: str | None
@@ -216,9 +216,10 @@ def _kept_apart(
 def memory_per_device(
     nodes: Iterable[Manifest], resource: str, device_ids: tuple[str, ...]
 ) -> tuple[int, ...]:
-    """The different memory shares of one device of `resource` on the nodes that have it, sorted.
+    """Return the distinct memory shares of one device of `resource` on the nodes that have it,
+    sorted.
 
-    With `device_ids`, of the nodes with one of these. Nodes whose memory is unknown say nothing.
+    With `device_ids`, of the nodes with one of these. Nodes whose memory is unknown are skipped.
     """
     known = Nodes.of(nodes)
 
@@ -234,8 +235,8 @@ def memory_per_device(
 
 
 def _may_fit(node: Manifest, resource: str | None) -> bool:
-    """Return whether a node counts for pods that ask for `resource`, whatever its name; nodes with
-    AMD devices under other names tell why they take none."""
+    """Return whether a node counts for pods that request `resource`, whatever its name; nodes with
+    AMD devices under other names explain why they take none."""
     return resource is None or has_resource(node, resource) or bool(amd_resources(node))
 
 
@@ -259,8 +260,8 @@ def allocatable_of(node: Manifest, resource: str) -> int:
 
 
 def devices_out(node: Manifest, resource: str) -> int:
-    """Count the devices that the plugin has taken out of what may be allocated. A kubelet that has
-    had no plugin for five minutes knows of no device, so none is out."""
+    """Count the devices that the plugin has taken out of allocatable. A kubelet without a plugin
+    for five minutes knows of no device, so none is out."""
     capacity = _count((node.get("status") or {}).get("capacity"), resource)
     return max(0, capacity - allocatable_of(node, resource))
 

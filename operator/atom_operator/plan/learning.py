@@ -80,7 +80,7 @@ def learn(
     measured: Measured | None,
     known: tuple[Evidence, ...],
 ) -> tuple[Evidence, ...]:
-    """Add to `known` what `measured`, an engine of this plan, tells; newest first."""
+    """Add to `known` the evidence of `measured`, an engine of this plan; newest first."""
     planned, prediction = capacity.capacity, capacity.prediction
     if measured is None or planned is None or prediction is None:
         return known

@@ -26,8 +26,8 @@ _UNHEALTHY = re.compile(r"^metricsexporter\.amd\.com\.gpu\.(.+)\.state$")
 
 
 def share_on(labels: Mapping[str, str], resource: str, device_ids: tuple[str, ...]) -> int | None:
-    """Memory of one device of `resource` as memory_share_bytes tells it; None also on nodes that
-    have none of `device_ids`, where any are given."""
+    """Return the memory of one device of `resource`, as memory_share_bytes does; None also on nodes
+    without any of `device_ids`, if any are given."""
     if device_ids and not set(device_ids) & set(label_values(labels, "device-id")):
         return None
     return memory_share_bytes(labels, resource)
@@ -46,7 +46,8 @@ def label_values(labels: Mapping[str, str], kind: str) -> tuple[str, ...]:
 
 
 def products_of(labels: Mapping[str, str]) -> tuple[Product, ...]:
-    """The known products on the node, each once: by device id, or where no label has it by name."""
+    """Return the known products on the node, each once: by device id, or by name if no label has an
+    id."""
     ids = label_values(labels, "device-id")
     found = [product_of_device_id(value) for value in ids]
     if not ids:
@@ -61,10 +62,11 @@ def partition_mode(labels: Mapping[str, str], resource: str) -> str | None:
 
 
 def memory_share_bytes(labels: Mapping[str, str], resource: str) -> int | None:
-    """Memory of one device of `resource` on this node; None when unknown or when devices differ.
+    """Return the memory of one device of `resource` on this node; None if unknown or if devices
+    differ.
 
-    Of a partition its share of the GPU, also under NPS1, where it may address what all partitions
-    share: counting that for each of them would count it several times.
+    For a partition, its share of the GPU, also under NPS1, where it may address the memory that all
+    partitions share: counting that for each of them would count it several times.
     """
     products, vram = products_of(labels), label_values(labels, "vram")
     partition = partition_mode(labels, resource)

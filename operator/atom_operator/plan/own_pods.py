@@ -59,9 +59,8 @@ def own_pods(observed: Observed, revision: str) -> OwnPods:
 
 
 def unschedulable(observed: Observed) -> str | None:
-    """Return why a pod finds no node, in the scheduler's words. It says nothing of pods that a
-    quota holds back: no old pod makes room for them, since another's may be admitted in its
-    place."""
+    """Return why a pod finds no node, in the scheduler's words. Pods that a quota holds back are
+    left out: no old pod makes room for them, since another's may be admitted instead."""
     messages = (pod.unschedulable_message for pod in observed.pods if not pod.gated)
     return next((message for message in messages if message), None)
 

@@ -60,7 +60,7 @@ class Term:
     fields: tuple[Requirement, ...]
 
     def failing(self, name: str, labels: Mapping[str, str]) -> Requirement | None:
-        """The first requirement that a node does not meet; None where it meets all."""
+        """Return the first requirement that a node does not meet, or None."""
         of_node = {"metadata.name": name}
         for item in self.labels:
             if not item.matches(labels):

@@ -62,8 +62,8 @@ class QuotaRefusal:
 
 
 def quota_refusal(message: str | None, old: Sequence[Resources]) -> QuotaRefusal | None:
-    """The refusal in a controller's message, None where it is no quota's. `old`: what each old pod
-    counts as; none where that is unknown, and taken for as much as a new one."""
+    """Parse the refusal in a controller's message, None if it is no quota's. `old`: each old pod's
+    charge; empty if unknown, and assumed to equal a new one's."""
     match = _REFUSAL.search(message or "")
     if match is None:
         return None
@@ -106,7 +106,7 @@ def limits_asked(message: str | None) -> tuple[LimitAsked, ...]:
 
 
 def still_refused(message: str, old: Sequence[Resources], started: int) -> bool:
-    """Return whether a refusal of one more pod would stand for so many once the old ones had
+    """Return whether a refusal of one more pod would hold for `started` pods once the old ones had
     gone."""
     refusal = quota_refusal(message, old)
     return refusal is None or not refusal.has_room_after(len(old), started)

@@ -102,7 +102,8 @@ def _less_room_for_steps(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _fewer_drafts(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """Each has logits for every sequence; without any, weights and cache of what drafts go too."""
+    """Suggest fewer drafts. Each has logits for every sequence; without any, the drafter's weights
+    and cache are freed too."""
     options = misfit.options
     for tokens in range(options.speculative_tokens - 1, 0, -1):
         if fits(replace(options, speculative_tokens=tokens), misfit.memory_bytes, misfit.facts):
@@ -208,7 +209,7 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _more_sharers(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """More ranks with tokens of their own, each of which has fewer of the experts."""
+    """Suggest more ranks with separate tokens, each of which has fewer of the experts."""
     options = misfit.options
     for ranks in range(options.data_parallel + 1, MAX_TENSOR_PARALLEL * options.nodes + 1):
         asked = ExpertOptions(data_parallel=ranks, nodes=options.nodes)

@@ -28,8 +28,8 @@ HOPELESS_RESTARTS = 5
 def choose_target(
     wanted: PodRevision, observed: Observed, *, may_roll_back: bool, engine_words: str = ""
 ) -> Target:
-    """Choose the revision to run, the wanted one or the last that was ready; `engine_words`: what
-    the engine that does not serve yet says of itself, if any does."""
+    """Choose the revision to run, the wanted one or the last ready one; `engine_words`: the report
+    of the engine that does not serve yet, if any."""
     ready = _last_ready(wanted, observed)
     running = observed.deployment
     if not may_roll_back or running is None or ready is None or ready.name == wanted.name:

@@ -65,7 +65,7 @@ class RolloutQuestion:
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
-    """Return whether the choice will look at what is free on nodes at all."""
+    """Return whether the choice depends on the free amounts of nodes."""
     running = question.running
     if question.asked != "Auto":
         return False
@@ -175,8 +175,8 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
 
 
 def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
-    """Return why a surge that the spec asks for does not move. Old pods make no room for it: the
-    user has asked that none of them stops before a spare pod is ready."""
+    """Return why a surge that the spec asks for does not progress. Old pods make no room for it:
+    the user has asked that none of them stops before a spare pod is ready."""
     running = question.running
     if asked is not _SURGE or question.in_groups:
         return ""
@@ -239,8 +239,8 @@ def _without_spare(supply: Supply) -> Rollout:
 
 
 def _going_for_one(node: NodeSupply, supply: Supply) -> int | None:
-    """Return how many old pods have to leave a node before it takes a new one, whichever do; None
-    where it takes none even then."""
+    """Return how many old pods have to leave a node before it takes a new one, whichever they are;
+    None if it takes none even then."""
     counts = range(1, node.ours + 1)
     return next((count for count in counts if takes_one(node, supply, count)), None)
 
@@ -258,10 +258,11 @@ def _finds_a_node(supply: Supply) -> bool:
 
 
 def _make_room(question: RolloutQuestion, running: DeploymentState, current: Rollout) -> Rollout:
-    """Let old pods make room where new ones wait for what those hold, on nodes or in a quota.
+    """End old pods if new ones wait for their resources, on nodes or in a quota.
 
-    A new replica that has its nodes and loads is waited for, however many others have none: so at
-    most one more is away than had no place before."""
+    A new replica that has its nodes and is loading is waited for, however many others have none: so
+    at most one more replica is away than had no place before.
+    """
     if question.pods.loading:
         return current
     found = current
@@ -274,11 +275,12 @@ def _make_room(question: RolloutQuestion, running: DeploymentState, current: Rol
 
 
 def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout) -> Rollout:
-    """Let one more pod be away, when as many as may be are away already: what should have taken
-    the place of an old pod has found it taken, or never had one, and waits for another.
+    """Let one more pod be away, if the allowed number is away already: the successor of an old pod
+    has found its place taken, or never had one, and waits for another.
 
-    Never more than one beyond those for which there was no place: where an old group that never
-    served takes half of a freed place, those that serve do not make up for that."""
+    Never more than one beyond the replicas without a place: if an old group that never served takes
+    half of a freed place, the serving ones do not make up for that.
+    """
     # The workload's own count is behind that of its pods, which says what loads no more.
     serving = max(running.available, question.pods.serving)
     if serving > running.desired - current.unavailable:
@@ -299,7 +301,7 @@ def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout
 def _room_on_nodes(
     question: RolloutQuestion, running: DeploymentState, current: Rollout
 ) -> Rollout:
-    """The new pods wait for a node: let old ones make room, if they hold what is missing."""
+    """End old pods that hold the missing resources, since the new pods wait for a node."""
     supply, pods = question.supply, question.pods
     if supply is None:
         if current.strategy is not _SURGE or not _HELD_BY_PODS.search(pods.unschedulable or ""):
@@ -354,8 +356,8 @@ def _room_in_quota(
 def begun(
     chosen: Rollout, question: RolloutQuestion, observed: Observed, pods_per_replica: int
 ) -> Rollout:
-    """The rollout with what was so when its revision was first asked for: when that was, of groups,
-    and how many replicas had a place."""
+    """Return the rollout with facts from its revision's first request: the time, for groups, and
+    the number of replicas that had a place."""
     running = question.running
     before = running.rollout if running and running.revision == question.revision else None
     asked_at, had_place = (before.asked_at, before.had_place) if before else (None, None)

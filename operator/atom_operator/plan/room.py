@@ -28,8 +28,8 @@ def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, .
 
 
 def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
-    """Return whether a new pod may go there and finds room, once so many pods of ours have left
-    it, whichever of them did."""
+    """Return whether a new pod may go there and finds room, once `stopped` pods of ours have left,
+    whichever they are."""
     return not node.blockers and not short_of(node, supply, stopped)
 
 
@@ -39,7 +39,8 @@ def places(node: NodeSupply, supply: Supply) -> int:
 
 
 def places_with_ours(node: NodeSupply, supply: Supply) -> dict[str, int]:
-    """Pods for which each resource alone would do, in what is free and in what ours hold there."""
+    """Count the pods for which each resource alone would suffice, in the free amount and in our
+    pods'."""
     return _counts(node, supply, with_ours=True)
 
 
@@ -106,7 +107,8 @@ def lacks_devices(supply: Supply) -> bool:
 
 
 def shortage(supply: Supply) -> str | None:
-    """Return why not one more pod finds a node: what is free where, and what blocks the others."""
+    """Return why not one more pod finds a node: the free amounts, and the blockers of other
+    nodes."""
     if can_take_one(supply) is not None:
         return None
     device = (supply.resource,) if supply.resource is not None else ()

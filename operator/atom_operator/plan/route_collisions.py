@@ -16,7 +16,8 @@ from atom_operator.domain.lookup_terms import Match, route_matches, route_parent
 def route_collisions(
     key: ObjectKey, route: Manifest, routes: Iterable[Manifest]
 ) -> tuple[RouteCollision, ...]:
-    """List every other AtomDeployment's route that asks for what `route`, of `key`, asks for."""
+    """List every other AtomDeployment's route that claims the same requests as `route`, of
+    `key`."""
     found = []
     for other in routes:
         owner = _owner(other)

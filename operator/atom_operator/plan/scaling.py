@@ -39,7 +39,8 @@ def scaling_targets(
 
 
 def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity) -> int:
-    """Requests of the typical length that one replica holds at the same time."""
+    """Return the number of requests of the typical length that one replica holds at the same
+    time."""
     context = min(asked.typical_context_tokens or _TYPICAL_CONTEXT_TOKENS, capacity.max_model_len)
     blocks = -(-context // options.block_size)
     copies = options.data_parallel  # a sequence is on one of them
@@ -73,8 +74,8 @@ def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
 
 
 def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -> Plan:
-    """The plan with the nodes' limit on its autoscaler; once the workload is there, the number of
-    replicas is no longer ours. Unchanged where no autoscaler is asked for."""
+    """Add the nodes' limit to the plan's autoscaler; once the workload exists, the number of
+    replicas is no longer ours. Unchanged if no autoscaler is requested."""
     scaling, running = plan.integrations.autoscaling, observed.deployment
     if scaling is None:
         return plan
@@ -102,7 +103,7 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
 
 
 def _holds(node: NodeSupply, supply: Supply, counts: Mapping[str, int]) -> int:
-    """Places for our pods on a node: those that they have, and what is free."""
+    """Count the places for our pods on a node: those that they have, and free ones."""
     if node.blockers or not supply.devices:
         return node.placed
     # What our own pods hold is there for them and their successors.

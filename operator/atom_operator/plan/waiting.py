@@ -25,8 +25,8 @@ _RETRY = "It is tried again every ten minutes, and at once when the spec changes
 def waiting_for_weights(
     name: str, state: JobState | None, health: EngineHealth | None, not_pruned: str | None
 ) -> Waiting | None:
-    """Say why pods wait for weights; None when these are there. `health`: what the download says of
-    itself; `not_pruned`: why it removes nothing from the claim though it should."""
+    """Return why pods wait for weights; None if these are stored. `health`: the download's own
+    report; `not_pruned`: why it removes nothing from the claim though it should."""
     if state is None:
         return Waiting(Reason.DOWNLOADING_WEIGHTS, f"Job {name} is being created")
     if state.phase == "Succeeded":
@@ -47,8 +47,8 @@ def waiting_for_weights(
 
 
 def claim_too_small(model: ModelPlan, claim: Mapping[str, Any] | None) -> Waiting | None:
-    """Say why nothing is fetched into a claim: the weights alone are larger. None where they are
-    not, or where either is unknown; other models on it are the download's to find."""
+    """Return the wait for a claim that is smaller than the weights alone. None if it is not, or if
+    either size is unknown; the download finds other models on it."""
     claim = claim or {}
     bound = (claim.get("status") or {}).get("capacity")
     asked = ((claim.get("spec") or {}).get("resources") or {}).get("requests")
@@ -67,7 +67,7 @@ def claim_too_small(model: ModelPlan, claim: Mapping[str, Any] | None) -> Waitin
 
 
 def _blocked(name: str, state: JobState) -> Waiting:
-    """Wait for a Job at which nothing works: it goes on when a user puts right what it says."""
+    """Wait for a blocked Job: it continues once a user repairs the reported fault."""
     reason = Reason.PODS_REFUSED if state.refused else Reason.POD_FAILING
     message = f"Job {name}: {state.problem}. It goes on when that is put right"
     return Waiting(reason, message, failed=True)

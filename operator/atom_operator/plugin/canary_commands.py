@@ -23,7 +23,7 @@ _ACTS = ("Promote", "Undo")
 
 
 def promote(kubectl: Kubectl, options: Options) -> int:
-    """All pods become what the canary is; with --write the spec says so itself."""
+    """Promote the canary; with --write the spec itself is changed."""
     if not options.write:
         return _decide(kubectl, options.name, "Promote")
     parent, spec = _with_canary(kubectl, options.name)
@@ -44,12 +44,12 @@ def undo(kubectl: Kubectl, options: Options) -> int:
 
 
 def hold(kubectl: Kubectl, options: Options) -> int:
-    """The canary keeps its share; with --off its steps go on."""
+    """Hold the canary at its share; with --off its steps continue."""
     return _decide(kubectl, options.name, None if options.off else "Hold")
 
 
 def add_canary_commands(commands: Any, common: Any) -> None:
-    """Add the commands; `common` gives a parser what each of them has."""
+    """Add the commands; `common` adds their common flags to a parser."""
     for name, run, text in (
         ("promote", promote, "all pods become what the canary is"),
         ("undo", undo, "the canary's pods go, and all requests to the others"),

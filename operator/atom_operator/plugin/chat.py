@@ -21,7 +21,7 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of an answer; or of what the model thinks before it."""
+    """Hold a piece of an answer, or of the reasoning before it."""
 
     text: str
     is_reasoning: bool = False

@@ -155,7 +155,7 @@ def add_global_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    """Add every command with its flags; `run` of the options is what to call."""
+    """Add every command with its flags; the options' `run` is the function to call."""
     for name, run, text in (
         ("status", status, "conditions, capacity, objects and events of one AtomDeployment"),
         ("why", why, "why it is not ready: every cause, most causal first, and what to do next"),
@@ -214,7 +214,8 @@ _FLAGS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 
 
 def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
-    """Look twice at every pod that has an address, and tell the seconds between the looks."""
+    """Look twice at every pod that has an address; return the samples and the seconds in
+    between."""
     names = serving_pods(kubectl.items("get", "pods", selector(options.name)))
     with ThreadPoolExecutor(max_workers=8) as threads:
         began = time.monotonic()

@@ -33,7 +33,7 @@ _NAMED_JOB = re.compile(r"\bJob ([a-z0-9.-]+)")
 
 
 def selector(name: str, label: str = constants.LABEL_DEPLOYMENT) -> str:
-    """Write kubectl's flag for what belongs to an AtomDeployment."""
+    """Return kubectl's flag that selects an AtomDeployment's objects."""
     return f"--selector={label}={name}"
 
 
@@ -113,8 +113,8 @@ def _claims(kubectl: Kubectl, objects: Iterable[dict[str, Any]]) -> list[dict[st
 
 
 def claimed_devices(kubectl: Kubectl) -> DevicePicture:
-    """Read the devices that pods claim; none where the cluster does not serve them. Raises
-    KubectlError where the user may not read who has which: none is known to be free then."""
+    """Read the devices that pods claim; empty if the cluster does not serve them. Raises
+    KubectlError if the user may not read their allocation: no device is known to be free then."""
     if RESOURCE_CLAIM.plural not in kubectl.text("api-resources", f"--api-group={_DRA}"):
         return DevicePicture()
     try:

@@ -45,8 +45,8 @@ def gpu_lines(
     columns: int | None = None,
     picture: DevicePicture = NO_DEVICES,
 ) -> Iterator[str]:
-    """The table, then what all nodes have together of each resource; `picture`: of devices that
-    pods claim."""
+    """Yield the table, then all nodes' total of each resource; `picture`: of devices that pods
+    claim."""
     rows = _all_rows(nodes, pods, picture)
     if not rows:
         yield (
@@ -66,7 +66,7 @@ def gpu_lines(
 def gpu_document(
     nodes: Sequence[Manifest], pods: Sequence[Manifest], picture: DevicePicture = NO_DEVICES
 ) -> list[dict[str, Any]]:
-    """Give the rows as -o json and yaml show them."""
+    """Return the rows as -o json and yaml show them."""
     keys = ("node", "product", "resource", "memory", "devices", "used", "free", "state", "heldBy")
     numbers = ("devices", "used", "free")
     return [

@@ -54,7 +54,7 @@ class Kubectl:
         return done.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        """Parse a command's output as JSON; `{}` where nothing was found."""
+        """Parse a command's output as JSON; `{}` if it is empty."""
         text = self.text(*arguments, "--output=json")
         found: dict[str, Any] = json.loads(text) if text.strip() else {}
         return found
@@ -102,7 +102,7 @@ class Kubectl:
         return [program, *self.flags, *namespace, *arguments]
 
     def names(self, kind: str) -> list[str]:
-        """Names of a kind, or of the kubeconfig's contexts; none where that cannot be told."""
+        """Return the names of a kind, or of the kubeconfig's contexts; empty if kubectl fails."""
         try:
             if kind == "contexts":
                 return self.text("config", "get-contexts", "--output=name").split()

@@ -49,8 +49,8 @@ def show_document(document: Any, output: str) -> None:
 
 
 def wrapped(line: str, columns: int | None) -> Iterator[str]:
-    """A line in parts of at most so many columns; a tree's stems go on, text is hung below its
-    beginning."""
+    """Split a line into parts of at most `columns` columns; a tree's stems continue, text is
+    indented below its beginning."""
     if columns is None or len(line) <= columns:
         yield line
         return

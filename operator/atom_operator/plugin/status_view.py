@@ -28,8 +28,8 @@ def status_lines(
     *,
     now: datetime | None = None,
 ) -> Iterator[str]:
-    """The tree, its most important line first; drafts: what became of them, in words. `now`: by
-    which events have an age."""
+    """Yield the tree, its most important line first; drafts: their acceptance, in words. `now`: the
+    reference of events' ages."""
     metadata, status = parent["metadata"], parent.get("status") or {}
     yield f"AtomDeployment {metadata['namespace']}/{metadata['name']}{_stale(parent)}"
     yield from _branch("summary", list(_summary(parent, drafts)))
@@ -100,7 +100,7 @@ def _numbers(capacity: Object) -> str:
 
 
 def _adapters(adapters: Sequence[Object]) -> Iterator[str]:
-    """Each adapter by the pods that serve it, and by those that do not."""
+    """Yield each adapter with the pods that serve it, and those that do not."""
     width = max(len(item["name"]) for item in adapters)
     for item in adapters:
         yield f"{item['name'].ljust(width)}  loaded on {item['loadedPods']} pods"
@@ -189,7 +189,7 @@ def _when(event: Object) -> str:
 def status_document(
     parent: Object, children: Sequence[Object], events: Sequence[Object], drafts: str = ""
 ) -> dict[str, Any]:
-    """Give the facts of the tree as -o json and yaml show them."""
+    """Return the facts of the tree as -o json and yaml show them."""
     metadata = parent["metadata"]
     ordered = sorted(children, key=lambda one: (one["kind"], one["metadata"]["name"]))
     return {

@@ -33,7 +33,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Two looks at one pod; None where it did not answer."""
+    """Hold two looks at one pod; None if it did not answer."""
 
     pod: str
     before: Look | None
@@ -41,7 +41,7 @@ class Sample:
 
 
 def parse(text: str) -> Look:
-    """Prometheus' text format; of what is not understood nothing is kept."""
+    """Parse Prometheus' text format; unknown lines are dropped."""
     values: dict[str, float] = {}
     buckets: dict[float, float] = {}
     for line in text.splitlines():
@@ -60,12 +60,12 @@ def parse(text: str) -> Look:
 def top_lines(
     samples: Sequence[Sample], seconds: float, columns: int | None = None
 ) -> Iterator[str]:
-    """A row per pod, and one for all where there are several."""
+    """Yield a row per pod, and a total if there are several."""
     yield from table(_HEADER, _rows(samples, seconds), columns)
 
 
 def top_document(samples: Sequence[Sample], seconds: float) -> list[dict[str, str]]:
-    """Give the rows as -o json and yaml show them."""
+    """Return the rows as -o json and yaml show them."""
     keys = [name.lower().replace("/s", "PerSecond").replace("-", "_") for name in _HEADER]
     return [dict(zip(keys, row, strict=True)) for row in _rows(samples, seconds)]
 
@@ -76,7 +76,7 @@ def _rows(samples: Sequence[Sample], seconds: float) -> list[tuple[str, ...]]:
 
 
 def kept_share(accepted: float, drafted: float) -> str:
-    """Write the share of drafted tokens that was accepted; "-" where there were none."""
+    """Return the accepted share of drafted tokens as text; "-" if there were none."""
     return f"{accepted / drafted:.0%}" if drafted else "-"
 
 

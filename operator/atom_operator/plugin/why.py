@@ -26,7 +26,7 @@ _CONTROLLERS = ("LeaderWorkerSet", "Deployment", "StatefulSet", "ReplicaSet", "J
 
 
 class Rank(IntEnum):
-    """Describe how close to the cause: nothing below it goes on before it is put right."""
+    """Rank causes, root causes first: a lower one cannot be resolved before a higher one."""
 
     SPEC = 0  # not accepted, or does not fit
     REFUSED = 1  # objects or pods that the API server refuses
@@ -96,8 +96,7 @@ _BAD_IF_TRUE = ("Degraded", "CapacityLimited")
 
 
 def causes(seen: Seen) -> list[Cause]:
-    """List every cause once, most causal first; none of an AtomDeployment that is as it should
-    be."""
+    """List every cause once, root causes first; empty for a healthy AtomDeployment."""
     found = [
         *_of_parent(seen.parent),
         *_of_readiness(seen.parent),
@@ -270,7 +269,7 @@ def _without_echoes(found: Iterable[Cause]) -> Iterator[Cause]:
 
 
 def _core(words: str) -> str:
-    """The words without the name of the pod that was to be made, which each try has anew."""
+    """Return a message without the name of the refused pod, which each try generates again."""
     return words.partition("forbidden: ")[2] or words
 
 

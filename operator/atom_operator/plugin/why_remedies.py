@@ -153,8 +153,8 @@ _COMPILED = tuple((re.compile(pattern), steps) for pattern, steps in _TABLE)
 
 
 def remedy(about: str, words: str, owner: str, namespace: str) -> tuple[str, ...]:
-    """Steps, most useful first; none where nothing is known beyond the words themselves. `owner`:
-    the AtomDeployment's name."""
+    """Return steps, most useful first; empty if only the words themselves are known. `owner`: the
+    AtomDeployment's name."""
     name = about.partition("/")[2]
     ours = name.startswith(f"{owner}-") and "-inspect-" not in name
     logs = f"kubectl atom logs {owner} -p" if ours else f"kubectl logs {name}"

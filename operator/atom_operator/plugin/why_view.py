@@ -46,7 +46,7 @@ def _when(seen: Seen, cause: Cause) -> str:
 
 
 def why_document(seen: Seen, causes: Sequence[Cause]) -> dict[str, Any]:
-    """Give the causes as -o json and yaml show them."""
+    """Return the causes as -o json and yaml show them."""
     metadata = seen.parent["metadata"]
     return {
         "namespace": metadata.get("namespace"),

@@ -41,8 +41,8 @@ def accelerator_asked(pod_spec: Mapping[str, Any]) -> str | None:
 
 
 def accelerator_in(charged: Resources, asked: str | None = None) -> tuple[str, int] | None:
-    """Return the resource of devices, and how much of it, that a pod counts as in a ResourceQuota;
-    None where it has none. `asked`: the resource that the pod asks for, where that is not AMD's."""
+    """Return the resource of devices, and its amount, that a pod is charged in a ResourceQuota;
+    None if it has none. `asked`: the resource that the pod requests, if it is not AMD's."""
     for name, count in charged.items():
         resource = name.removeprefix("requests.")
         known = resource == asked or is_amd(resource)

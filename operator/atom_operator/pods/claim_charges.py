@@ -16,7 +16,7 @@ from atom_operator.domain.devices import claimed_by
 
 
 def with_claims(state: PodState, pod: Manifest, templates: Mapping[str, Manifest]) -> PodState:
-    """The pod with what its claims are charged; `templates`: of claims, by name."""
+    """Return the pod's state with its claims' charges; `templates`: of claims, by name."""
     entries = (pod.get("spec") or {}).get("resourceClaims") or ()
     wanted = {
         str(entry.get("name")): entry["resourceClaimTemplateName"]

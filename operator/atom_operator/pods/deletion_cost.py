@@ -21,8 +21,8 @@ def deletion_cost(load: EngineLoad) -> int:
 
 
 def costs_to_write(known: Mapping[str, int], loads: Mapping[str, EngineLoad]) -> dict[str, int]:
-    """The costs to write, by pod; none where `known` puts the pods in the same order. A pod that
-    does not tell its load keeps what it has."""
+    """Return the costs to write, by pod; empty if `known` puts the pods in the same order. A pod
+    that does not report its load keeps its cost."""
     costs = {name: deletion_cost(load) for name, load in loads.items()}
     in_order = all(
         known[one] < known[other] for one in costs for other in costs if costs[one] < costs[other]

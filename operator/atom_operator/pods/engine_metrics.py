@@ -27,7 +27,7 @@ _CLIENT_LEFT, _FAILED = "abort", "error"  # of finish reasons
 
 
 class UnreadableError(ValueError):
-    """An engine's answer holds what cannot be meant."""
+    """Report an implausible value in an engine's answer."""
 
 
 def parse_metrics(body: bytes) -> EngineMetrics:
@@ -40,7 +40,7 @@ def parse_metrics(body: bytes) -> EngineMetrics:
 
 
 class _Samples:
-    """The samples of our names: their sums over label sets, and one label where it matters."""
+    """Sum the samples of our names over label sets, and keep single labels that matter."""
 
     def __init__(self, text: str) -> None:
         self._values: dict[str, float] = {}
@@ -87,7 +87,7 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
 
 
 def _label(labels: str, name: str) -> str:
-    """Return a label's value; empty where it is missing."""
+    """Return a label's value; empty if it is missing."""
     _, found, rest = f",{labels}".partition(f',{name}="')
     return rest.partition('"')[0] if found else ""
 

@@ -29,7 +29,7 @@ def workload_labels(pod: Manifest) -> dict[str, str]:
 
 
 def with_quota_words(state: PodState, workloads: Iterable[Manifest]) -> PodState:
-    """The pod with what its Workload says of the quota, where that says anything yet."""
+    """Return the pod's state with its Workload's message about the quota, if there is one yet."""
     for workload in workloads:
         found = (workload.get("status") or {}).get("conditions") or ()
         told = {item["type"]: item for item in found if item.get("status") == "False"}

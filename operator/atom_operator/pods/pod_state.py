@@ -82,7 +82,8 @@ def _is_vague(status: Mapping[str, Any]) -> bool:
 
 
 def _ended_at(manifest: Manifest) -> datetime | None:
-    """Return when the last container ended, or the kubelet told of a pod that never had one."""
+    """Return when the last container ended, or when the kubelet reported on a pod without
+    containers."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     ends = [time_of((_ending(item) or {}).get("finishedAt")) for item in _containers(status)]
     told = [time_of(item.get("lastTransitionTime")) for item in status.get("conditions") or ()]
@@ -161,7 +162,8 @@ def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | N
 
 
 def has_begun(manifest: Manifest) -> bool:
-    """Return whether a container of the pod was ever started, or the kubelet says what keeps it."""
+    """Return whether a container of the pod was ever started, or the kubelet reports an
+    obstacle."""
     return any(
         "waiting" not in (item.get("state") or {"waiting": None})
         or item.get("restartCount")
@@ -178,7 +180,7 @@ def placed_at(manifest: Manifest) -> datetime | None:
 
 
 def leaving_pod(manifest: Manifest) -> LeavingPod:
-    """A pod that is to end, as what waits for its place sees it."""
+    """Describe an ending pod for those that wait for its place."""
     node = (manifest.get("spec") or {}).get("nodeName")
     return LeavingPod(node, _charged_until(manifest["metadata"]))
 
@@ -193,7 +195,7 @@ def _charged_until(metadata: Mapping[str, Any]) -> datetime | None:
 
 
 def annotation(manifest: Manifest, name: str) -> str | None:
-    """An annotation's value; None where there is none."""
+    """Return an annotation's value, or None."""
     return (manifest["metadata"].get("annotations") or {}).get(name)
 
 
@@ -248,7 +250,7 @@ def time_of(text: Any) -> datetime | None:
 
 
 def last_words(manifest: Manifest) -> str:
-    """Return how a pod's container ended or what it waits for, or why it has no node; empty when
+    """Return how a pod's container ended or why it waits, or why it has no node; empty if it is
     fine."""
     if has_ended(manifest):
         return _end(manifest)
@@ -257,7 +259,7 @@ def last_words(manifest: Manifest) -> str:
 
 
 def container_problem(status: Mapping[str, Any]) -> str | None:
-    """Return why a container is not ready: how it last ended, or what it waits for.
+    """Return why a container is not ready: how it last ended, or why it waits.
 
     A container that is ready has none, however often it was restarted.
     """
@@ -285,7 +287,7 @@ def _ending(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _last_lines(log: str) -> str:
-    """The end of a log, which says why, in whole lines as far as one line of it fits."""
+    """Return the end of a log, which has the reason, in whole lines if one line fits."""
     text = ""
     for line in reversed(log.strip().splitlines()):
         longer = f"{line.strip()} | {text}" if text else line.strip()

@@ -16,5 +16,5 @@ def without_drawn_name(words: str) -> str:
 
 
 def makers_of_refused(words: str) -> list[str]:
-    """List the names of what tried to make the pods; none where no pod is named."""
+    """List the names of the pods' creators; empty if no pod is named."""
     return _DRAWN_NAME.findall(words)

@@ -100,7 +100,7 @@ class CanaryLook:
 async def look_at_canary(
     reader: CanaryReader, key: ObjectKey, parent: Manifest, observed: Observed
 ) -> CanaryLook | tuple[FieldProblem, ...]:
-    """The canary of an AtomDeployment, or what is wrong with what is asked of it."""
+    """Observe the canary of an AtomDeployment, or return the problems of its request."""
     raw = parent.get("spec") or {}
     child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, naming.canary_name(key)))
     before = state_of(parent.get("status") or {})
@@ -130,8 +130,8 @@ async def look_at_canary(
 
 
 def canary_in_force(key: ObjectKey, parent: Manifest, observed: Observed) -> Canary | None:
-    """The canary as it was last told of, which stays so while the spec is held back; without
-    requests while none of its pods serves."""
+    """Return the canary as last reported, which stays while the spec is held back; without requests
+    while none of its pods serves."""
     state = state_of(parent.get("status") or {})
     child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, naming.canary_name(key)))
     if state is None or child is None:
@@ -243,8 +243,8 @@ def _has_all_pods(child: Manifest, *, is_ready: bool) -> bool:
 
 
 def _ready_pods(child: Manifest) -> int:
-    """Count the canary's pods that serve and are what is asked for, no more than are certain: of
-    those that serve, every one of an older revision may be one."""
+    """Count the canary's certain pods, which serve and match the request: among the serving ones,
+    every pod of an older revision may be one."""
     status = child.get("status") or {}
     rollout = status.get("rollout") or {}
     updated = int(rollout.get("updated") or 0)
@@ -255,7 +255,7 @@ def _ready_pods(child: Manifest) -> int:
 
 
 def _refusal(child: Manifest) -> str | None:
-    """Return why the canary's own spec is not carried out; None where it is."""
+    """Return why the canary's own spec is not carried out, or None."""
     for kind in (ConditionType.ACCEPTED, ConditionType.CAPACITY_FITS):
         found = _condition(child, kind)
         if found.get("status") == "False":

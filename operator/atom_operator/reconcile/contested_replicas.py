@@ -65,7 +65,8 @@ class ContestedReplicas:
 
 
 def _asked(desired: Mapping[ChildKey, Manifest]) -> int | None:
-    """Return the replicas that the workload is given; None without one, or where it has others'."""
+    """Return the number of replicas that the workload is given; None without one, or if another
+    manager owns it."""
     workloads = [item for child, item in desired.items() if runs_engines(child, item)]
     found = workloads[0]["spec"].get("replicas") if len(workloads) == 1 else None
     return None if found is None else int(found)

@@ -142,7 +142,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Reads through `port` and `fleet`, and asks `engines` how a download goes on."""
+    """Decide with reads through `port` and `fleet`, and with downloads' progress from `engines`."""
 
     port: ClusterPort
     fleet: FleetReader
@@ -201,8 +201,8 @@ class Decider:
     async def keep_last_accepted(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
     ) -> Decision:
-        """The children to look after while the spec is held back; none where none was carried out
-        before."""
+        """Return the decision while the spec is held back: the children to keep; empty if none was
+        carried out before."""
         pods, record = pods_in_force(observed), observed.accepted
         accepted = parse_spec(record.asked) if record is not None else ()
         if pods is None or record is None or isinstance(accepted, tuple):
@@ -263,7 +263,8 @@ class Decider:
         )
 
     async def _carry_out(self, choice: _Choice, asked: RolloutSpec, observed: Observed) -> Decision:
-        """Choose how the target's pods replace others, and draw everything from what serves."""
+        """Choose how the target's pods replace others, and render everything for the serving
+        pods."""
         plan, supply = await self.rollouts.choose(choice.run, asked, observed)
         return replace(_drawn(choice, plan, observed), supply=supply)
 
@@ -282,8 +283,8 @@ class Decider:
 
 
 def _asked_revision(fresh: RevisionInForce, look: Look) -> RevisionInForce:
-    """Return the pods that the newest spec asks for: those that it has already, where only this
-    version of the operator would render them otherwise."""
+    """Return the pods that the newest spec requests: its present ones, if only this version of the
+    operator would render them otherwise."""
     observed, rollout = look.observed, look.rollout
     kept = kept_rendering(
         observed,

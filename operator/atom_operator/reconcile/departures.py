@@ -34,8 +34,8 @@ class Departures:
         self._seen: dict[ObjectKey, _Look] = {}
 
     def are_newer(self, key: ObjectKey, observed: Observed) -> bool:
-        """Return whether pods have gone since the newest refusal, as far as is known; False of a
-        look that has no time, which leaves what is remembered as it is."""
+        """Return whether pods have gone since the newest refusal, as far as is known; False for a
+        look without a time, which changes no memory."""
         running, now, refused = observed.deployment, observed.at, observed.refused_at
         if now is None:
             return False

@@ -232,8 +232,9 @@ async def _lacking(
     *,
     offered: bool,
 ) -> str | None:
-    """Return why no node takes a successor of the pod, or of its whole group, once that has gone;
-    None where one does. `offered`: what the pods have is not to be had again, though it could."""
+    """Return why no node takes a successor of the pod, or of its whole group, once that has gone,
+    or None. `offered`: the pods' own devices must not be counted again, though they would be
+    free."""
     nodes, placed = await fleet.nodes(Age.NOW), await fleet.pods(Age.NOW)
     if nodes is None or placed is None:
         return "the operator may not read nodes, so it knows of no other place"

@@ -90,7 +90,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class FactsReader:
-    """Reads through `port` and `fleet`, and asks `engines` how a download goes on."""
+    """Read facts through `port` and `fleet`, and downloads' progress from `engines`."""
 
     port: ClusterPort
     fleet: FleetReader
@@ -99,8 +99,8 @@ class FactsReader:
     templates: AcceptedTemplates
 
     async def overlay_problem(self, plan: Plan, observed: Observed) -> FieldProblem | None:
-        """Nothing is asked about pods as we render them, nor about what was carried out
-        before."""
+        """Return the API server's problem with the overlay. It is not asked about pods as we render
+        them, nor about pods that were carried out before."""
         running = observed.deployment
         carried_out = observed.accepted.asked if observed.accepted is not None else {}
         found = None
@@ -216,7 +216,7 @@ class FactsReader:
         self, plan: Plan, observed: Observed, wanted: PodRevision
     ) -> RolloutWait | None:
         """Return why groups wait. While new ones are refused no strategy keeps old groups, nor old
-        pods of another kind that hold what new ones need."""
+        pods of another kind that hold resources that the new ones need."""
         if wanted.nodes == 1 and not (observed.deployment and observed.deployment.in_groups):
             return None
         refused = await refusal_of_rollout(self.port, plan, observed, wanted)
@@ -226,7 +226,7 @@ class FactsReader:
 
 
 def with_facts(asked: RevisionInForce, facts: Facts, observed: Observed) -> RevisionInForce:
-    """The asked revision with what was read for it."""
+    """Return the requested revision with its facts."""
     before = with_pull_secrets(asked.plan, facts.pull_secrets)
     learned = learn(before.capacity, before.evidence, facts.measured, observed.learned)
     plan = replace(

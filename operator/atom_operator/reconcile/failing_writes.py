@@ -26,7 +26,7 @@ class _Known:
 
 
 class FailingWrites:
-    """Remembered for one term; a status that tells of a failure keeps it beyond."""
+    """Remember failing writes for one term; a status that reports a failure keeps it beyond."""
 
     def __init__(self) -> None:
         self._known: dict[ObjectKey, _Known] = {}
@@ -36,32 +36,32 @@ class FailingWrites:
         self._known.clear()
 
     def forget(self, key: ObjectKey) -> None:
-        """Nothing fails any more, or the AtomDeployment is gone."""
+        """Forget an AtomDeployment whose writes succeed, or that is gone."""
         self._known.pop(key, None)
 
     def note(
         self, key: ObjectKey, failed: Iterable[ChildKey], now: datetime, *, is_told: bool
     ) -> frozenset[ChildKey]:
         """Note the children that a whole pass could not write; return those that fail for long.
-        `is_told`: the status says already that something does."""
+        `is_told`: the status reports a failure already."""
         known = self._known.setdefault(key, _Known())
         known.children = {child: known.children.get(child, now) for child in failed}
         since = known.children.items()
         return frozenset(child for child, time in since if is_told or now - time >= TOLD_AFTER)
 
     def end_pass(self, key: ObjectKey) -> None:
-        """Note that a pass came to its end, with a status of what failed."""
+        """Note that a pass was completed, with a status of its failures."""
         if key in self._known:
             self._known[key].pass_since = None
 
     def note_pass(self, key: ObjectKey, now: datetime, *, is_told: bool) -> bool:
-        """Note that a pass was cut off; return whether that goes on for long."""
+        """Note that a pass was cut off; return whether this has lasted for long."""
         known = self._known.setdefault(key, _Known())
         known.pass_since = known.pass_since or now
         return is_told or now - known.pass_since >= TOLD_AFTER
 
     def tell_once(self, key: ObjectKey) -> bool:
-        """Return whether no Event has told of it yet."""
+        """Return whether no Event has reported the failure yet."""
         known = self._known.setdefault(key, _Known())
         first, known.is_told = not known.is_told, True
         return first

@@ -10,7 +10,7 @@ from atom_operator.domain import DEPLOYMENT, ChildKey, Manifest, Plan
 
 
 def with_frontend(plan: Plan, children: Mapping[ChildKey, Manifest]) -> Plan:
-    """The plan that knows whether its frontend takes requests. Until it does, and whenever none of
+    """Return the plan with whether its frontend takes requests. Until it does, and whenever none of
     its pods is ready, the engine pods take them as they do without one."""
     if plan.integrations.frontend is None:
         return plan

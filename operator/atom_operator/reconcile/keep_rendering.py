@@ -15,8 +15,8 @@ from atom_operator.plan.quota import limits_asked
 
 
 def without_own_evidence(verdict: CapacityVerdict, wanted: PodRevision) -> CapacityVerdict:
-    """A revision is compared with the plan that it was started by: what it taught is for the
-    next."""
+    """Return the verdict without the revision's own evidence: a revision is compared with the plan
+    that it was started by, and its measurements are for the next one."""
     evidence, before = verdict.evidence, verdict.uncorrected
     if evidence is None or evidence.revision != wanted.name or before is None:
         return verdict
@@ -34,9 +34,9 @@ def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
 
 
 def with_quota_limits(observed: Observed, asked: RevisionInForce) -> RevisionInForce:
-    """State the limits that a ResourceQuota counts: those that the running pods have for it, and
-    those that its refusal of new pods names. Pods that serve are not replaced for a quota that came
-    after them."""
+    """Set the limits that a ResourceQuota counts: those that the running pods have for it, and
+    those that its refusal of new pods names. Serving pods are not replaced for a quota that was
+    created later."""
     stated = quota_limits_of(observed.running.template) if observed.running else ()
     kept = limited(asked, stated)
     running = observed.deployment
@@ -91,11 +91,11 @@ def _disk_of(pods: PodRevision | None) -> int | None:
 def kept_rendering(
     observed: Observed, asked: RevisionInForce, *, spec_seen: bool, may_roll_back: bool
 ) -> RevisionInForce:
-    """The pods that this spec already has, where they have shown that they can serve: another
-    version of the operator rendered them otherwise, and that is no reason to restart them.
+    """Return the pods that this spec already has, if they have proved that they can serve: another
+    version of the operator rendered them otherwise, which is no reason to restart them.
 
-    `asked` is what this version would make of the spec. `spec_seen`: an operator has reported on
-    this very spec, which tells of a workload from before specs had digests.
+    `asked` is this version's rendering of the spec. `spec_seen`: an operator has reported on this
+    very spec, for workloads older than digests of specs.
     """
     plan, fresh = asked.plan, asked.pods
     kept = _kept(observed, fresh, spec_seen=spec_seen, may_roll_back=may_roll_back)

@@ -96,7 +96,7 @@ _ENGINE_LIMITS = frozenset({Reason.MODEL_NOT_SUPPORTED, Reason.UNSUPPORTED_BY_EN
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """Every problem of a spec, and its plan where only the engine stands in the way, or nothing."""
+    """Hold every problem of a spec, and its plan if only the engine is against it, or nothing."""
 
     problems: tuple[FieldProblem, ...] = ()
     plan: Plan | None = None
@@ -105,7 +105,7 @@ class Considered:
 def plan_spec(
     owner: Owner, spec: AtomDeploymentSpec, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
-    """The plan of an accepted spec; otherwise every problem that can be told."""
+    """Return the plan of an accepted spec; otherwise every known problem."""
     considered = consider(owner, spec, around)
     if considered.problems or considered.plan is None:
         return considered.problems
@@ -179,7 +179,7 @@ def _plan(
 
 
 def _origin(spec: AtomDeploymentSpec, image: str, around: Surroundings) -> Origin:
-    """Tell the object's own part of what is asked of its pods from defaults of many."""
+    """Separate the object's own request for its pods from defaults of many."""
     own = around.own or spec
     digest = spec_digest(own, own.engine.image or "", around.config_text)
     defaults = [] if around.profile_default is None else [around.profile_default]
@@ -191,8 +191,8 @@ def _origin(spec: AtomDeploymentSpec, image: str, around: Surroundings) -> Origi
 def plan_in_force(
     owner: Owner, spec: AtomDeploymentSpec, image: str, around: Surroundings
 ) -> Plan | None:
-    """The plan of a spec that was accepted before, whatever has come to speak against it since:
-    `image` runs, so it can be run. None where its options cannot even be told."""
+    """Return the plan of a spec that was accepted before, despite later objections: `image` runs,
+    so it can be run. None if its options cannot be resolved."""
     lookup = _model_facts(spec, around)
     if isinstance(lookup, FieldProblem):
         lookup = FactsLookup(None, lookup.reason, lookup.message)
@@ -203,7 +203,7 @@ def plan_in_force(
 
 
 def model_key(spec: AtomDeploymentSpec) -> str:
-    """Source and revision: what an inspection is of."""
+    """Return source and revision: the key of an inspection."""
     return f"{spec.model.source}@{spec.model.revision or ''}"
 
 

@@ -83,7 +83,7 @@ NOTHING = Step()
 
 
 async def look_at_model(port: ClusterPort, plan: Plan) -> Step:
-    """Ask the model itself for its shape, where neither the spec nor the catalogue tells it."""
+    """Inspect the model itself for its shape, if neither the spec nor the catalogue has it."""
     if plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
         return NOTHING
     job = inspection_job(plan)
@@ -146,7 +146,7 @@ async def claim_not_shared(
 async def volume_places(
     port: ClusterPort, namespace: str, pod_spec: Mapping[str, Any]
 ) -> tuple[tuple[str, Placement], ...]:
-    """The claims of pods whose volumes are for some nodes only, as those of a zone are; none where
+    """Return the claims of pods whose volumes are bound to some nodes, as those of a zone; empty if
     volumes cannot be read."""
     found = []
     for name in mounted_claims(pod_spec):
@@ -163,8 +163,7 @@ async def volume_places(
 
 
 async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> FieldProblem | None:
-    """Return why the replicas cannot share their claims; None where they can, or where that is
-    unknown."""
+    """Return why the replicas cannot share their claims, or None, also if that is unknown."""
     for use in claims_of(plan.engine, plan.model.location, plan.integrations):
         modes = access_modes(await port.get(VOLUME_CLAIM, plan.identity.key.namespace, use.name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
@@ -253,9 +252,9 @@ def _names(keys: Iterable[ObjectKey]) -> str:
 async def account_secrets(
     port: ClusterPort, identity: Identity, observed: Observed, site: Site, *, spec_seen: bool
 ) -> tuple[str, ...]:
-    """The pull secrets of the ServiceAccount that we make: the site's, and those that the namespace
-    gives its own pods through the account named default. They are looked up when something depends
-    on it: a new account or spec, or an image that cannot be pulled."""
+    """Return the pull secrets of the ServiceAccount that we make: the site's, and those that the
+    namespace gives its own pods through the account named default. They are read if a decision
+    depends on them: a new account or spec, or an image that cannot be pulled."""
     if identity.own_account is not None:
         return ()
     ours = observed.children.get(ChildKey(SERVICE_ACCOUNT, identity.key.name))
@@ -283,7 +282,8 @@ def _pull_secrets(account: Manifest) -> tuple[str, ...]:
 async def look_at_routes(
     port: ClusterPort, key: ObjectKey, children: Mapping[ChildKey, Manifest]
 ) -> RouteFindings:
-    """Look at others' part in the AtomDeployment's route; nothing is asked where there is none."""
+    """Observe other objects' effects on the AtomDeployment's route; nothing is read without a
+    route."""
     route = children.get(ChildKey(HTTP_ROUTE, key.name))
     if route is None:
         return RouteFindings()

@@ -101,7 +101,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """Brings one AtomDeployment at a time to what its spec says."""
+    """Bring one AtomDeployment at a time to the state of its spec."""
 
     port: ClusterPort
     engines: EnginePort
@@ -194,7 +194,7 @@ class Reconciler:
     async def _write_children(
         self, parent: Manifest, todo: Decision, seen: _Seen, metrics: MetricsReader
     ) -> tuple[ApplyReport, _Seen]:
-        """Write the children, and read what exists then."""
+        """Write the children, and read the objects that exist afterwards."""
         key, now = _key_of(parent), seen.now
         deployment = seen.observed.deployment
         contested = self.contests.look(key, todo.desired or {}, deployment, now)
@@ -210,8 +210,8 @@ class Reconciler:
     async def _ask_features(
         self, key: ObjectKey, serving: Plan | None, seen: _Seen, metrics: MetricsReader
     ) -> tuple[_Seen, tuple[Refusal, ...]]:
-        """Ask the engines about the features that the plan which serves has, and label their pods
-        with the adapters that they serve; return what could not be written."""
+        """Query the engines about the features of the serving plan, and label their pods with the
+        adapters that they serve; return failed writes."""
         if serving is None:
             return seen, ()
         observed, engines = seen.observed, seen.engines
@@ -262,7 +262,7 @@ class Reconciler:
         return found if refused is None else self.moves.refused(found, refused)
 
     def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
-        """Wake the other of two AtomDeployments that collide, or no longer do: both tell of it."""
+        """Wake the other of two AtomDeployments that collide, or no longer do: both report it."""
         before = self.colliding.pop(key, frozenset())
         now = frozenset(item.other for item in routes.collisions)
         if now:
@@ -294,7 +294,7 @@ class Reconciler:
     async def _ensure_jobs(
         self, key: ObjectKey, parent: Manifest, decision: Decision
     ) -> JobsReport:
-        """A spec that is not accepted says nothing about Jobs: those that run go on."""
+        """Create and replace Jobs. Without an accepted spec running Jobs continue."""
         if decision.plan is None:
             return JobsReport()
         metadata = parent["metadata"]
@@ -313,8 +313,8 @@ class Reconciler:
         return report
 
     async def _tell_cut_off(self, key: ObjectKey, words: str) -> None:
-        """Tell in the status that nothing is known of the newest spec, and of what goes on for
-        long. Losing that is not worth another error."""
+        """Report in the status that the newest spec is undecided, and lasting failures. A failure
+        to write that is not worth another error."""
         now = self.clock()
         try:
             parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
@@ -340,7 +340,7 @@ class Reconciler:
     async def _tell_failing(
         self, key: ObjectKey, parent: Manifest, late: frozenset[ChildKey], report: ApplyReport
     ) -> None:
-        """Write the Event of what fails for long, where no condition's flip is one."""
+        """Write the Event of lasting failures, unless a condition's flip is one."""
         before = {each["type"]: each for each in (parent.get("status") or {}).get("conditions", ())}
         flips = before.get(ConditionType.DEGRADED.value, {}).get("status") != "True"
         if self.failing.tell_once(key) and not (flips and any(report.refused)):

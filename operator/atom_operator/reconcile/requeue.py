@@ -36,7 +36,7 @@ def requeue_after(
     engines: EngineView,
     now: datetime,
 ) -> float | None:
-    """Seconds until the next look; None where events will tell of everything."""
+    """Return the seconds until the next look; None if events announce all changes."""
     if any(not pod.ready and pod.address for pod in observed.pods):
         return _LOADING_SECONDS
     if decision.waiting is not None:
@@ -71,7 +71,7 @@ def requeue_after(
 
 
 def _canary_again(decision: Decision, now: datetime) -> float | None:
-    """Choose when the canary may go on; None where only an event lets it."""
+    """Return the seconds until the canary may progress; None if only an event lets it."""
     look = decision.canary
     if look is None or look.canary is None:
         return None
@@ -91,7 +91,8 @@ def _rollout_again(decision: Decision, now: datetime) -> float | None:
 
 
 def _figures_again(decision: Decision, observed: Observed) -> float | None:
-    """Choose when to look at drafts and sleep again; None where nothing serves with either."""
+    """Return the seconds until drafts and sleep are read again; None if no pod serves with
+    either."""
     engine = decision.serving.engine if decision.serving is not None else None
     tells = engine is not None and (
         engine.speculative_method is not None or engine.sleep_idle_seconds is not None
@@ -113,7 +114,7 @@ def _adapters_again(decision: Decision, engines: EngineView) -> float | None:
 
 
 def _to_deadline(observed: Observed, now: datetime) -> float | None:
-    """Count the seconds to the deadline of groups, which only we keep; None where none comes."""
+    """Return the seconds to the deadline of groups, which only we enforce; None without one."""
     deadline = progress_deadline(observed)
     if deadline is None or now >= deadline:
         return None
@@ -121,7 +122,7 @@ def _to_deadline(observed: Observed, now: datetime) -> float | None:
 
 
 def _ask_again(observed: Observed, now: datetime) -> float | None:
-    """Return when to ask engines that serve for what they have not told yet; None where none
+    """Return the seconds until serving engines are asked again for missing reports; None if none
     serves."""
     serving = [pod for pod in observed.pods if pod.ready and pod.address]
     if not serving:

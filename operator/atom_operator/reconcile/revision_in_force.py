@@ -37,8 +37,8 @@ Others = Mapping[str, RevisionInForce]  # by revision, those whose spec is known
 
 @dataclass(frozen=True, slots=True)
 class RollbackRules:
-    """Say whether pods that fail are replaced by the last that were ready, and what the engine that
-    does not serve yet says of itself."""
+    """State whether failing pods are replaced by the last ready ones, with the report of the engine
+    that does not serve yet."""
 
     may_roll_back: bool
     engine_words: str
@@ -65,7 +65,7 @@ def revisions_there(observed: Observed) -> tuple[str, ...]:
 
 
 def record_of(observed: Observed, revision: str) -> SpecRecord | None:
-    """Return the spec that these pods were made for; None where nothing tells."""
+    """Return the spec that these pods were made for; None if no record exists."""
     known, running = observed.specs.get(revision), observed.deployment
     if known is not None or observed.accepted is None:
         return known
@@ -107,7 +107,7 @@ def revision_of(
     observed: Observed,
     around: Surroundings,
 ) -> RevisionInForce | None:
-    """Return the pods of a revision with the plan of their spec; None where that tells no plan any
+    """Return the pods of a revision with the plan of their spec; None if that has no plan any
     more."""
     spec, record = made.spec, made.record
     image = record.image or spec.engine.image or around.images.get(spec.accelerator.type)
@@ -145,8 +145,8 @@ def _pods_named(name: str, plan: Plan, observed: Observed) -> PodRevision | None
 def held_back_plan(
     plan: Plan, newest: AtomDeploymentSpec | None, pods: PodRevision, observed: Observed
 ) -> Plan:
-    """Return the plan of pods that run while the newest spec is held back: of that one, as far as
-    it can be read, only the number of replicas counts."""
+    """Return the plan of pods that run while the newest spec is held back: of the newest, if
+    readable, only the number of replicas counts."""
     running = observed.deployment
     scale = replace(
         plan.scale,
@@ -255,8 +255,8 @@ def revision_that_serves(
 
 
 def specs_to_remember(target: Target, observed: Observed) -> dict[str, SpecRecord]:
-    """Return the specs of pods that are there, or that are gone back to after a failure, but for
-    those that the workload is to run."""
+    """Return the specs of existing pods, and of a rollback's target, except those of the pods to
+    run."""
     there = [pod.revision for pod in observed.pods if pod.revision is not None]
     if target.last_ready is not None:
         there.append(target.last_ready.name)

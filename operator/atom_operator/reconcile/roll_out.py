@@ -53,7 +53,8 @@ class RolloutChooser:
     async def choose(
         self, run: RevisionInForce, asked: RolloutSpec, observed: Observed
     ) -> tuple[Plan, Supply | None]:
-        """The plan with its rollout and number of replicas, and what of the nodes they follow."""
+        """Return the plan with its rollout and number of replicas, and the supply that these
+        follow."""
         plan, pods = run.plan, run.pods
         question = _question(plan, pods, asked, observed)
         question = replace(
@@ -104,7 +105,7 @@ class RolloutChooser:
         return await self._survey(plan, pods_asked(plan, template, volumes=volumes), Age.RECENT)
 
     async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:
-        """Read the supply of the cluster; None where it cannot be read."""
+        """Read the supply of the cluster; None if it cannot be read."""
         nodes, pods = await asyncio.gather(self.fleet.nodes(age), self.fleet.pods(age))
         if nodes is None or pods is None:
             return None

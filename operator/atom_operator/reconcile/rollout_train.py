@@ -20,9 +20,9 @@ _WITH_OWN = "the next change of its own spec takes it"
 
 
 class RolloutTrain:
-    """Lets `most` AtomDeployments roll at a time, 0 for any number; `announce` is told whom to
-    reconcile when the turn of one has come. `follows_defaults`: a changed default begins rollouts
-    by itself."""
+    """Let `most` AtomDeployments roll at a time, 0 for any number; `announce` is called with the
+    one to reconcile when its turn has come. `follows_defaults`: whether a changed default begins
+    rollouts by itself."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class RolloutTrain:
         self._tell(before)
 
     def pass_over(self, key: ObjectKey) -> None:
-        """Nothing can be learned of the AtomDeployment, or written to it: others do not wait for
-        it."""
+        """Skip an AtomDeployment that can be neither read nor written, so that others do not wait
+        for it."""
         before = self._free
         self._unseen.discard(key)
         in_row = self._row.pop(key, None)
@@ -93,8 +93,10 @@ class RolloutTrain:
     def take(
         self, key: ObjectKey, defaults: tuple[Default, ...] = (), *, urgent: bool = False
     ) -> str | None:
-        """Take the turn if it is this one's and return None; otherwise say why it waits.
-        `defaults`: whose change alone is to be followed."""
+        """Take the turn if it is this one's and return None; otherwise return why it waits.
+
+        `defaults`: the defaults that are the only change.
+        """
         if defaults and (stopped := self._stops(key, defaults)) is not None:
             self._row.pop(key, None)
             return stopped
@@ -119,7 +121,7 @@ class RolloutTrain:
         )
 
     def _stops(self, key: ObjectKey, defaults: tuple[Default, ...]) -> str | None:
-        """Return why a changed default is not followed by anyone; None where it is."""
+        """Return why a changed default is not rolled out by any AtomDeployment, or None."""
         if not self._follows_defaults:
             return f"{_subject(defaults)}{_WITH_OWN}"
         for default in defaults:
@@ -140,7 +142,7 @@ class RolloutTrain:
         return f"this one is number {index + 1} of {len(row)} that wait{after}"
 
     def _judge(self, key: ObjectKey, running: DeploymentState) -> None:
-        """Note defaults that could not become ready here, and those that now have."""
+        """Record defaults that could not become ready here, and those that now have."""
         origin = running.origin
         if origin is None:
             return
@@ -165,7 +167,7 @@ class RolloutTrain:
 
     @property
     def _ordered(self) -> list[ObjectKey]:
-        """Return the row: changes of their own before those of defaults."""
+        """Return the queue: AtomDeployments' own changes before those of defaults."""
         return sorted(self._row, key=lambda key: self._row[key])
 
     @property
@@ -180,7 +182,7 @@ class RolloutTrain:
                 self._announce(waiting)
 
     def _tell(self, before: int) -> None:
-        """Announce whose turn has come, where there are more places than `before`."""
+        """Announce the ones whose turn has come, if there are more places than `before`."""
         if self._free > before:
             for waiting in self._ordered[: self._free]:
                 self._announce(waiting)
@@ -189,8 +191,8 @@ class RolloutTrain:
 def holds_turn(observed: Observed, *, was_rolling: bool, is_first: bool) -> bool:
     """Return whether pods that serve are being replaced here, so that others wait.
 
-    A turn ends with the rollout, with its rollback, and where neither goes on: past its deadline,
-    paused, without pods that are wanted. `is_first`: whether it took a turn is not known.
+    A turn ends with the rollout, with its rollback, and when neither progresses: past its deadline,
+    paused, without wanted pods. `is_first`: whether it took a turn is not known.
     """
     running, recorded = observed.deployment, observed.last_ready
     if running is None or not running.desired or running.complete or running.paused:

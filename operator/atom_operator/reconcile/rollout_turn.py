@@ -90,8 +90,8 @@ def is_due(observed: Observed, wanted: PodRevision) -> bool:
 
 
 def with_origin(asked: RevisionInForce, observed: Observed, *, spec_seen: bool) -> RevisionInForce:
-    """The revision with the defaults that it follows: those that have changed, where nothing else
-    has. `spec_seen` tells of workloads that keep no origin."""
+    """Return the revision with the defaults that it follows: the changed ones, if nothing else has
+    changed. `spec_seen`: for workloads without a stored origin."""
     wanted, plan = asked.pods, asked.plan
     running, now = observed.deployment, plan.spec.origin
     if running is None or now is None:

@@ -25,7 +25,7 @@ class RolloutWindow:
 
 
 def opens_at(window: RolloutWindow, now: datetime) -> datetime | None:
-    """Return when the window opens next; None where it is open now."""
+    """Return when the window opens next; None if it is open now."""
     today = now.astimezone(window.zone).date()
     # One that began yesterday, or the day before in another zone, may still be open.
     for number in range(-2, _A_WEEK + 2):

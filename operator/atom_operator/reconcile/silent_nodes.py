@@ -19,8 +19,8 @@ from atom_operator.pods.pod_state import time_of
 
 
 async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
-    """Add the pods that have a node, are not ready and say nothing of why, where the node reports
-    no more."""
+    """Add the pods that have a node, are not ready without a reason, and whose node no longer
+    reports."""
     known = {pod.name for pod in observed.silent}
     begins = [pod for pod in observed.pods if _begins(pod) and pod.name not in known]
     nodes = await fleet.nodes(Age.KNOWN) if begins else None

@@ -19,8 +19,8 @@ from atom_operator.plan.quota import still_refused
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Hold pods that are to go, those of them for whose successors to ask, and how many follow.
-    `claims`: the template of their ResourceClaims, where that may not exist yet."""
+    """Hold pods that are to go, the ones whose successors to ask about, and the number of
+    successors. `claims`: the template of their ResourceClaims, which may not exist yet."""
 
     going: Sequence[PodState]
     asked: Sequence[PodState]
@@ -63,9 +63,9 @@ async def ask_for_successors(
 async def refusal_of_rollout(
     port: ClusterPort, plan: Plan, observed: Observed, wanted: PodRevision
 ) -> str | None:
-    """Return why no new pod would be admitted even if every old one went; None where one would, or
-    where nothing serves that could be lost. A server that cannot be asked holds no rollout up: its
-    own controllers tell of a refusal."""
+    """Return why no new pod would be admitted even if every old one went; None if one would, or if
+    no serving pod could be lost. A server that cannot be asked delays no rollout: its own
+    controllers report a refusal."""
     running = observed.deployment
     old = [pod for pod in observed.pods if pod.revision != wanted.name]
     serving = [pod for pod in old if pod.ready]

@@ -39,7 +39,7 @@ from atom_operator.validation.parsing import parse_spec
 async def claim_in_use(
     port: ClusterPort, key: ObjectKey, location: ModelLocation, at: datetime | None
 ) -> ClaimInUse | None:
-    """Return the claim of the plan's download with what of it is used; None where there is none
+    """Return the claim of the plan's download with its folders in use; None if it does not exist
     yet."""
     namespace, claim = key.namespace, str(location.claim)
     manifest = await port.get(VOLUME_CLAIM, namespace, claim)
@@ -59,7 +59,7 @@ async def claim_in_use(
 
 
 async def _kept(port: ClusterPort, namespace: str, claim: str) -> tuple[frozenset[str], str | None]:
-    """The folders that are used, or why that cannot be told."""
+    """Return the folders in use, or why they are unknown."""
     pods = [pod for pod in await port.list_labelled(POD, namespace, {}) if not has_ended(pod)]
     if readers := foreign_readers(claim, pods):
         return frozenset(), f"pod {readers[0]} mounts claim {claim} too, and is not the operator's"
@@ -93,7 +93,7 @@ def folders_of_specs(claim: str, specs: Iterable[AtomDeploymentSpec]) -> frozens
 
 
 def _specs(raw: Mapping[str, Any]) -> list[AtomDeploymentSpec] | None:
-    """The spec and that of its canary; None where one does not parse."""
+    """Return the spec and that of its canary; None if one does not parse."""
     spec = parse_spec(raw)
     if isinstance(spec, tuple):
         return None

@@ -82,7 +82,7 @@ def _exact(text: celtypes.Value) -> Fraction | None:
 
 
 def _typed(schema: Schema, value: Any) -> Any:
-    """Return the value with CEL's types: those of its schema, not those of its spelling."""
+    """Convert the value to CEL's types, those of its schema rather than of its spelling."""
     if isinstance(value, Mapping):
         fields, rest = schema.get("properties", {}), schema.get("additionalProperties")
         return celtypes.MapType(

@@ -28,7 +28,7 @@ Schema = Mapping[str, Any]
 
 
 def structure_problems(schema: Schema, value: Any, path: str) -> Iterator[FieldProblem]:
-    """Yield every problem of `value`, which is what a user wrote at `path`."""
+    """Yield every problem of `value`, which a user wrote at `path`."""
     yield from _Check(schema, path).problems(schema, value, path)
 
 
@@ -155,7 +155,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a refused value as YAML writers know it, cut to what fits a line."""
+    """Return a refused value as YAML writers know it, cut to fit a line."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list):

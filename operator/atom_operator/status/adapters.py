@@ -57,8 +57,8 @@ def adapter_status(adapters: tuple[Adapter, ...], engines: EngineView) -> list[d
 def adapters_ready(
     adapters: tuple[Adapter, ...], observed: Observed, engines: EngineView
 ) -> Verdict | None:
-    """True when every pod that serves has every adapter; else what the first lacks, and what that
-    means to callers. None without adapters."""
+    """Judge: True if every pod that serves has every adapter; else the first one's lack, and its
+    effect on callers. None without adapters."""
     if not adapters:
         return None
     if not any(pod.ready for pod in observed.pods):

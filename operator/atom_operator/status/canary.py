@@ -29,7 +29,7 @@ _END_IT = (
 
 
 def canary_status(canary: Canary) -> dict[str, Any]:
-    """Build status.canary, from which the next pass goes on."""
+    """Build status.canary, from which the next pass continues."""
     state = canary.state
     status: dict[str, Any] = {
         "name": canary.name,
@@ -105,8 +105,8 @@ def _written_decision(decided: Decided) -> dict[str, str]:
 
 
 def canary_progressing(canary: Canary | None, report: ApplyReport) -> Verdict | None:
-    """True while the canary goes on by itself; False while it waits, and at its end. None without
-    a canary. `report`: what the API server has made of its AtomDeployment."""
+    """Judge: True while the canary progresses by itself; False while it waits, and at its end. None
+    without a canary. `report`: the writes of its AtomDeployment."""
     if canary is None:
         return None
     status, reason = _VERDICTS[canary.state.phase]

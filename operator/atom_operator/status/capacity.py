@@ -43,7 +43,7 @@ def _confidence(verdict: CapacityVerdict) -> str:
 
 
 def measured_before(status: Mapping[str, Any]) -> Measured | None:
-    """The measurement that a status holds; None where it has none that this version can read."""
+    """Return the measurement that a status holds; None if this version can read none."""
     actual = (status.get("capacity") or {}).get("actual")
     try:
         return _measured(actual) if actual else None

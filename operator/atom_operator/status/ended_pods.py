@@ -18,7 +18,7 @@ _CLOCKS_APART = timedelta(minutes=1)
 
 
 def ended_verdict(observed: Observed, deployment: DeploymentState) -> Verdict | None:
-    """Degraded, where pods that ended leave replicas missing; None where they explain nothing."""
+    """Judge Degraded if ended pods leave replicas missing; None if they explain nothing."""
     if deployment.ready >= deployment.desired:
         return None
     waiting = [pod for pod in observed.pods if not pod.ready]
@@ -33,8 +33,8 @@ def ended_verdict(observed: Observed, deployment: DeploymentState) -> Verdict | 
 
 
 def _explains(ended: EndedPod, waiting: list[PodState], observed: Observed) -> bool:
-    """Return whether a replica is missing since this pod ended: a successor that was ready has
-    taken its place, and what is missing after that is missing for another reason."""
+    """Return whether a replica is missing since this pod ended: once a successor was ready it had
+    taken its place, and a later gap has another reason."""
     if not waiting:
         return not _succeeded(ended, observed, None)
     return any(

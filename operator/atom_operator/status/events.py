@@ -54,9 +54,9 @@ class Happening:
 def happenings(
     before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
 ) -> tuple[Happening, ...]:
-    """Flips from `before` to `after`, in the conditions' order.
+    """Return the flips from `before` to `after`, in the conditions' order.
 
-    Unknown is no news, and neither is what another condition's flip is the cause of: Ready=False,
+    Unknown is no news, and neither are effects of another condition's flip: Ready=False,
     Reconciling and Stalled.
     """
     known = {item["type"]: item for item in before}
@@ -78,7 +78,7 @@ def happenings(
 
 
 def _is_same(kind: ConditionType, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a condition says what it said."""
+    """Return whether a condition is unchanged for its readers."""
     if before["status"] != now["status"] or kind not in _TOLD_IN_WORDS:
         return bool(before["status"] == now["status"])
     said, says = (each["message"].partition(";")[0] for each in (before, now))

@@ -16,7 +16,7 @@ _TOLD = 3  # faults; a condition's message is bounded
 
 
 def failing_verdict(observed: Observed, deployment: DeploymentState) -> Verdict | None:
-    """Name a pod for each fault, those of the newest revision first; None where no pod fails."""
+    """Report a pod for each fault, those of the newest revision first; None if no pod fails."""
     faults: dict[str, list[PodState]] = {}
     for pod in sorted(observed.pods, key=lambda pod: pod.revision != deployment.revision):
         if pod.problem and not pod.ready:

@@ -164,7 +164,7 @@ def _broken(
 
 
 def _failing_triggers(child: ChildKey, manifest: Manifest) -> Iterator[tuple[Reason, str]]:
-    """KEDA counts a query that fails in status.health and goes on calling itself Ready."""
+    """Yield the failing triggers: KEDA counts them in status.health and still reports Ready."""
     health: Mapping[str, Any] = (manifest.get("status") or {}).get("health") or {}
     failing = [
         _trigger_name(manifest, name)

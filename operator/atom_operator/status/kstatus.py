@@ -24,8 +24,8 @@ def kstatus_verdicts(
 
 
 def _is_stalled(ready: Verdict, progressing: Verdict) -> bool:
-    """Return whether nothing changes before the user acts. A rollout that is complete goes on where
-    a replica is away, but not where a client took all replicas away."""
+    """Return whether nothing changes before the user acts. A complete rollout recovers a replica
+    that is away, but not replicas that a client removed."""
     if ready.status == "True":
         return False
     if progressing.reason is Reason.COMPLETE:

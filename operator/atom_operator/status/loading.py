@@ -13,9 +13,9 @@ _LOADING_WEIGHTS = "loading weights"  # the engine's name of the phase
 
 
 def model_loaded(pods: tuple[PodState, ...], engines: EngineView, *, desired: int) -> Verdict:
-    """True when every pod's engine has its model; otherwise what the first that has not says. A
-    worker of a group says nothing: its leader has the model when all of them have. Where there are
-    to be `desired` replicas and no pod is there, nothing has loaded it."""
+    """Judge: True if every pod's engine has its model; otherwise the report of the first one
+    without. A worker of a group has no report: its leader has the model when all of them have. If
+    `desired` replicas are wanted and no pod exists, the model is not loaded."""
     pods = tuple(pod for pod in pods if pod.serves)
     if not pods:
         words = "there are no engine pods"

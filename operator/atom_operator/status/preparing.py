@@ -15,7 +15,7 @@ def model_not_there(waiting: Waiting) -> Verdict:
 
 
 def waits(waiting: Waiting, *, serving: bool) -> Verdict:
-    """Judge Progressing: the preparation goes on by itself, or a user has to help."""
+    """Judge Progressing: the preparation continues by itself, or a user has to help."""
     meanwhile = "what runs goes on" if serving else "nothing is started"
     status: ConditionStatus = "False" if waiting.failed else "True"
     message = f"{_text(waiting)}; {meanwhile} until then"

@@ -119,7 +119,7 @@ class StatusInputs:
 
     @property
     def defaults_wait(self) -> str | None:
-        """Return why changed defaults of many come later, where nothing else has changed."""
+        """Return why changed defaults of many come later, if nothing else has changed."""
         waits = self.waits
         return waits.words if waits and waits.defaults and not waits.is_refused else None
 
@@ -138,8 +138,8 @@ class StatusInputs:
 
     @property
     def rolled_out(self) -> bool:
-        """Return whether every replica has the newest revision, which was ready once: one that is
-        not ready now is none that is being rolled out."""
+        """Return whether every replica has the newest revision, which was ready once: a replica
+        that is not ready now is not being rolled out."""
         state, recorded = self.deployment, self.observed.last_ready
         counts = {state.updated, state.replicas, state.desired}
         whole = state.up_to_date and len(counts) == 1 and state.rollback is None
@@ -352,7 +352,7 @@ def _progressing(situation: StatusInputs) -> Verdict:
 
 
 def _complete(situation: StatusInputs) -> Verdict:
-    """Nothing is rolled out; with what is to be known about the next time."""
+    """Report that no rollout is running, with notes for the next one."""
     deployment, plan = situation.deployment, situation.plan
     message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
     if not deployment.complete:
@@ -415,15 +415,15 @@ def _degraded(situation: StatusInputs) -> Verdict:
 
 
 def _waits_well(situation: StatusInputs, progressing: Verdict) -> bool:
-    """Return whether only the time of a rollout has not come yet, by its window or its turn: what
-    was asked for before is complete meanwhile, and no user has to act."""
+    """Return whether only the time of a rollout has not come yet, by its window or its turn: the
+    earlier request is complete meanwhile, and no user has to act."""
     waits = situation.waits
     is_told = progressing.reason is Reason.ROLLOUT_WAITS
     return is_told and waits is not None and not waits.is_refused
 
 
 def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> Verdict:
-    """True, or the reason of what stands in the way, most important first."""
+    """Judge Ready: True, or the most important obstacle."""
     kind, deployment = ConditionType.READY, situation.deployment
     accepted, fits = others[ConditionType.ACCEPTED], others[ConditionType.CAPACITY_FITS]
     for blocking in (accepted, fits):

@@ -11,8 +11,8 @@ from atom_operator.domain import EngineOptions, SleepCounts
 def sleep_status(
     counts: SleepCounts | None, engine: EngineOptions | None, previous: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The object for the status; None where pods do not sleep. While no engine answers, what they
-    said last stays said."""
+    """Build the object for the status; None if pods do not sleep. While no engine answers, the last
+    report stays."""
     if engine is not None and engine.sleep_idle_seconds is None:
         return None
     if counts is None:

@@ -15,8 +15,8 @@ from atom_operator.domain import DraftCounts
 def speculation_status(
     drafts: DraftCounts | None, revision: str | None, previous: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The object for the status; None where nothing was drafted. While no engine of the revision
-    answers, what they said last stays said."""
+    """Build the object for the status; None if nothing was drafted. While no engine of the revision
+    answers, the last report stays."""
     if drafts is None:
         return previous.get("speculation") if previous.get("revision") == revision else None
     if not drafts.drafts or not drafts.tokens:

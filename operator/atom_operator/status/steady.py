@@ -26,7 +26,7 @@ _SAYS_NOTHING = (Reason.NO_PODS, Reason.PODS_PENDING, Reason.ENGINE_SILENT, Reas
 def steady(
     verdicts: Sequence[Verdict], observed: Observed, previous: Mapping[str, Any]
 ) -> list[Verdict]:
-    """The verdicts, with what was said before in place of those that a remade group makes empty."""
+    """Replace verdicts that a recreated group makes empty by the earlier ones."""
     running = observed.deployment
     failure = known_failure(previous, running)
     if running is None or not failure or not _is_made_anew(running, observed):
@@ -73,8 +73,8 @@ def _with_failure(verdict: Verdict, failure: str) -> Verdict:
 def _beside_failure(
     verdict: Verdict, running: DeploymentState, before: Mapping[str, Mapping[str, Any]]
 ) -> Verdict:
-    """Keep a group's failure in place of what a quota refuses to one that is made anew, and of its
-    being late. What others than a quota refuse is refused as often as it is tried."""
+    """Keep a group's failure instead of a quota's refusal of its new pods, and instead of its
+    delay. Refusals by others than a quota are repeated at every try."""
     refused = running.refused_message
     retried = running.refused_by_quota or (refused or "").startswith(_WORKERS_WAIT)
     by_quota = retried and verdict.message == refused

@@ -21,7 +21,7 @@ _OF_OTHERS = "what runs goes on; the API server's error has to be mended"
 
 
 def tells_of_failure(previous: Mapping[str, Any]) -> bool:
-    """Return whether a status says that writes fail."""
+    """Return whether a status reports failing writes."""
     found = previous.get("conditions") or ()
     return any(each.get("reason") == Reason.APPLY_FAILED.value for each in found)
 

@@ -112,7 +112,7 @@ def _folder_name(revision: str | None) -> str:
 
 
 def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
-    """The engine's options; `image` is what spec.engine.image or the operator's default says."""
+    """Resolve the engine's options; `image`: of spec.engine.image or the operator's default."""
     engine = spec.engine
     # A step holds every running sequence: the one that is given bounds the other's default.
     max_num_seqs = _or(

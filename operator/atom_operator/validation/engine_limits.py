@@ -90,7 +90,8 @@ def validate_reproducible(
 def validate_unknown_family(
     field: str, error: UnknownFamilyError, site: Site
 ) -> FactsLookup | FieldProblem:
-    """A model without arithmetic: the engine sizes itself where one runs it."""
+    """Return the lookup of a model without arithmetic, which the engine sizes itself if the site
+    runs it; otherwise the problem."""
     if not {"*", error.architecture} & {*site.engine_architectures}:
         refusal = unsupported_architecture(error.architecture, error.nearest)
         return _not_run(field, refusal.message)

@@ -26,8 +26,8 @@ _LISTING = ("$retainKeys", "$setElementOrder/", "$deleteFromPrimitiveList/")  # 
 
 
 def shape_problems(template: Mapping[str, Any], place: str) -> Iterator[FieldProblem]:
-    """Yield every value of an overlay that cannot be what its field asks for. `place`: the field
-    that holds the overlay."""
+    """Yield every value of an overlay that does not have its field's type. `place`: the field that
+    holds the overlay."""
     for key in template:
         if key not in _SECTIONS:
             yield FieldProblem(f"{place}.{key}", "unknown; a pod template has metadata and spec")

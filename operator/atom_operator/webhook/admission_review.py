@@ -46,7 +46,7 @@ class ReviewRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on an object; `refusal` is the message for the user, None where it may be
+    """Hold the verdict on an object; `refusal` is the message for the user, None if it may be
     stored."""
 
     warnings: tuple[str, ...] = ()

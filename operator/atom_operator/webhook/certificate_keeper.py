@@ -32,19 +32,20 @@ _RETRY_SECONDS = 5.0
 
 
 class CertificateError(Exception):
-    """There is no usable certificate (yet); the message names where it should be."""
+    """Report that there is no usable certificate (yet); the message names its expected place."""
 
 
 class CertificateSource(Protocol):
-    """Raises CertificateError or ClusterError when there is none at the moment."""
+    """Provide certificates. Raises CertificateError or ClusterError if there is none at the
+    moment."""
 
     async def current(self) -> KeyPair:
         """The certificate to serve now."""
 
 
 class OwnCertificates:
-    """Keeps certificates in a Secret that the replicas share; the API servers are told whom to
-    trust."""
+    """Keep certificates in a Secret that the replicas share, and register the CA with the API
+    servers."""
 
     def __init__(
         self, port: TrustPort, hosts: tuple[str, ...], clock: Callable[[], datetime]

@@ -32,7 +32,7 @@ _KEYS = ("ca.crt", "ca.key", "trusted.crt", "tls.crt", "tls.key")
 
 @dataclass(frozen=True, slots=True)
 class StoredSet:
-    """The Secret: `version` is its resourceVersion; `content` None where it holds no full set."""
+    """Hold the Secret: `version` is its resourceVersion; `content` None if it holds no full set."""
 
     version: str
     content: CertificateSet | None
@@ -42,7 +42,7 @@ class TrustPort(Protocol):
     """Raises ClusterError and nothing else that belongs to the API."""
 
     async def read_set(self) -> StoredSet | None:
-        """The Secret, None when there is none."""
+        """Return the Secret, or None."""
 
     async def write_set(self, content: CertificateSet, before: StoredSet | None) -> None:
         """Create the Secret, or put `content` in place of `before`."""

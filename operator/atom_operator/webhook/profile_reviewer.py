@@ -58,7 +58,7 @@ class ProfileReviewer:
         self._answer_seconds = answer_seconds
 
     async def review(self, request: ReviewRequest) -> Verdict:
-        """Never raises for what the cluster does."""
+        """Review a profile. Never raises for errors of the cluster."""
         name, new = request.key.name, request.new.get("spec") or {}
         old = request.old.get("spec") or {} if request.old is not None else None
         stored = self._faults(name, old) if old is not None else ()

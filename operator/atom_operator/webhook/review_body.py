@@ -56,7 +56,7 @@ class ReviewBodies:
 
     @asynccontextmanager
     async def parsed(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[Any]:
-        """Give the JSON of a body; its share is held until the end of the block. Raises
+        """Yield the JSON of a body; its share is held until the end of the block. Raises
         BodyRefusedError."""
         limits, held = self._limits, 0
         if self._readers >= limits.readers:

@@ -63,7 +63,7 @@ class Reviewer:
         self._late: set[asyncio.Task[Preview]] = set()
 
     async def review(self, request: ReviewRequest) -> Verdict:
-        """Never raises for what the cluster does."""
+        """Review an object. Never raises for errors of the cluster."""
         if not request.changes_spec or request.new["metadata"].get("deletionTimestamp"):
             return Verdict()
         if request.kind == PROFILE_KIND:
@@ -86,8 +86,7 @@ class Reviewer:
         await asyncio.gather(*self._late, return_exceptions=True)
 
     async def _preview(self, request: ReviewRequest) -> tuple[Preview, tuple[str, ...]]:
-        """Preview the decision, with a word about what is missing in it, if the cluster did not
-        answer."""
+        """Preview the decision, with a note on its gaps if the cluster did not answer."""
         reading = asyncio.create_task(self._look(request))
         try:
             done, _ = await asyncio.wait([reading], timeout=self._answer_seconds)
@@ -169,7 +168,7 @@ class Reviewer:
         return Preview(plan, supply=supply)
 
     def _elsewhere(self, key: ObjectKey, manifest: Manifest) -> Plan | None:
-        """The plan of what only this site's engines do not run, from the object itself."""
+        """Return the plan that only this site's engines do not run, from the object itself."""
         spec = parse_spec(manifest.get("spec") or {})
         if isinstance(spec, tuple):
             return None
@@ -206,8 +205,8 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
 
 
 def _claim_of_canary(request: ReviewRequest, preview: Preview) -> FieldProblem | None:
-    """Return why a canary that is new cannot mount what the other pods mount. One that is stored
-    already may stay, or no user could change anything else in the object."""
+    """Return why a new canary cannot mount the other pods' claims. One that is stored already may
+    stay, or no user could change another field of the object."""
     before = ((request.old or {}).get("spec") or {}).get("canary")
     if before == (request.new.get("spec") or {}).get("canary"):
         return None

@@ -35,7 +35,7 @@ class ApiModel(BaseModel):
 
 
 def keyed_by(name: str) -> dict[str, Any]:
-    """json_schema_extra of a list whose items are told apart by one of their fields."""
+    """Build the json_schema_extra of a list whose items are identified by one of their fields."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [name]}
 
 

@@ -38,7 +38,7 @@ from atom_operator.kinds import NETWORK_POLICY, POD_MONITOR
 
 
 def frontend(serving: RevisionInForce, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield everything of it, what its pods need first."""
+    """Yield the frontend's objects, the prerequisites of its pods first."""
     plan = serving.plan
     if plan.integrations.network is not None:
         yield NETWORK_POLICY, frontend_policy(plan.identity, plan.integrations.network)
@@ -55,8 +55,8 @@ def _head(identity: Identity, kind: Kind, name: str) -> Manifest:
 
 
 def _workers(identity: Identity, selected: Mapping[str, str]) -> Manifest:
-    """A Service without an address: its name has those of all pods that serve, which the labels
-    `selected` select."""
+    """Render a headless Service: its name resolves to all serving pods, which the labels `selected`
+    select."""
     port = {
         "name": constants.ENGINE_PORT_NAME,
         "port": constants.ENGINE_PORT,

@@ -63,8 +63,8 @@ _OF_THE_CONTAINER = ("imagePullPolicy", "envFrom", "securityContext")
 
 
 def weights_job(plan: Plan, claim: ClaimInUse | None = None) -> JobRequest | None:
-    """The download of the plan's model into its claim; None where pods need none. `claim`: with
-    what of it is used, which makes no other Job of one that runs."""
+    """Render the download of the plan's model into its claim; None if pods need none. `claim`: with
+    the folders in use, which do not change the Job's digest."""
     download = plan.model.location.download
     if download is None:
         return None
@@ -90,7 +90,7 @@ def weights_job(plan: Plan, claim: ClaimInUse | None = None) -> JobRequest | Non
 
 
 def _pruning(location: ModelLocation, prune: str | None, claim: ClaimInUse) -> list[str]:
-    """The flags by which the download removes what is not used; none where nothing is."""
+    """Return the flags by which the download removes unused folders; empty if it removes none."""
     if prune is None or claim.kept is None or claim.as_of is None:
         return []
     root = f"{MODELS_DIRECTORY}/{location.claim}"
@@ -100,8 +100,8 @@ def _pruning(location: ModelLocation, prune: str | None, claim: ClaimInUse) -> l
 
 
 def _with_claim(job: Manifest, command: list[str], added: list[str], uid: str) -> Manifest:
-    """The Job whose download marks what it makes as the claim's. Flags are added to a command that
-    is ours alone; an image that is older than the variable does not look at it."""
+    """Return the Job whose download marks its folders as the claim's. Flags are added only to a
+    command that is ours alone; an image older than the variable ignores it."""
     result: Manifest = copied(job)
     for container in result["spec"]["template"]["spec"]["containers"]:
         if container["name"] == constants.JOB_CONTAINER:
@@ -147,8 +147,8 @@ def job_account(identity: Identity, location: ModelLocation) -> str | None:
 
 
 def made_account(identity: Identity, location: ModelLocation) -> Manifest | None:
-    """Return the account that we make for the Jobs, which may be needed before any engine is; None
-    where they run as another one."""
+    """Return the account that we make for the Jobs, which may precede any engine; None if they run
+    as another one."""
     if job_account(identity, location) is None or identity.own_account is not None:
         return None
     return naming.with_words(identity, service_account(identity))
@@ -295,8 +295,8 @@ def _environment(
     rendered: Mapping[str, Any],
     token: tuple[str, str] | None,
 ) -> list[dict[str, Any]]:
-    """The engine's own: HF_ENDPOINT and proxies are needed here more than there. Of what is
-    rendered for an engine only the caches."""
+    """Return the engine's own variables: HF_ENDPOINT and proxies matter even more here. Of the
+    rendered variables only the caches are kept."""
     found: dict[str, dict[str, Any]] = {
         name: {"name": name, "value": value} for name, value in CACHE_ENVIRONMENT.items()
     }

@@ -38,7 +38,7 @@ def overlaid(
 
 
 def _lower_requests(template: Manifest, overlay: Mapping[str, Any], container: str) -> None:
-    """Ask for no more than a lower limit of the user's, where they say nothing of requests."""
+    """Lower requests to the user's lower limits, if the overlay states no requests."""
     said = _resources_of(overlay, container).get("requests") or {}
     resources = _resources_of(template, container)
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}

@@ -49,7 +49,7 @@ _OBJECTIVE_GROUPS = ["inference.networking.x-k8s.io", "llm-d.ai"]
 def endpoint_picker(
     serving: RevisionInForce, program: PickerProgram
 ) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield everything of it, what its pod needs first. Raises OverlayError."""
+    """Yield the picker's objects, the prerequisites of its pod first. Raises OverlayError."""
     plan = serving.plan
     config = config_text(plan, program)
     yield SERVICE_ACCOUNT, _account(plan.identity)

@@ -23,9 +23,9 @@ _LABELS = {
 
 
 def reads_events(engine: EngineOptions, integrations: Integrations) -> bool:
-    """Tell whether the picker knows a replica's whole cache from its events: it asks the engine for
-    a prompt's tokens, without a key, and follows the first copy of a model in a pod alone. Else it
-    goes by what it has sent where."""
+    """Return whether the picker knows a replica's whole cache from its events: it asks the engine
+    for a prompt's tokens, without a key, and follows only the first copy of a model in a pod.
+    Otherwise it scores by the prompts that it has sent."""
     program = integrations.picker_program
     return (
         program is not None
@@ -69,5 +69,5 @@ def event_ports(engine: EngineOptions, integrations: Integrations) -> dict[str, 
 
 
 def picked_labels(integrations: Integrations) -> dict[str, str]:
-    """The pods' labels by which pickers tell engines and their metrics."""
+    """Return the pods' labels by which pickers identify engines and their metrics."""
     return dict(_LABELS) if integrations.picker_program is not None else {}

@@ -99,8 +99,8 @@ def _tokens(key: ObjectKey, engine: EngineOptions) -> dict[str, Any]:
 
 
 def _events(engine: EngineOptions) -> dict[str, Any]:
-    """The part that reads the engines' events. Between a choice and the event of what it led to
-    be cached, the choice itself counts (speculativeIndexing)."""
+    """Return the settings for reading the engines' events. Between a choice and the event of the
+    blocks that it caches, the choice itself counts (speculativeIndexing)."""
     ports = {
         "socketPort": constants.KV_EVENTS_PORT,
         "replaySocketPort": constants.KV_EVENTS_REPLAY_PORT,

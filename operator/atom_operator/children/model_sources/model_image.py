@@ -34,7 +34,7 @@ def image_mount() -> dict[str, Any]:
 
 
 def image_sidecar(image: ModelImage | None) -> list[dict[str, Any]]:
-    """The container of the image that runs beside the engine; none where it is a volume."""
+    """Render the image's container beside the engine; empty if the image is a volume."""
     if image is None or image.by_volume:
         return []
     link = f"{MODEL_IMAGE_DIRECTORY}{image.folder}"

@@ -39,6 +39,6 @@ class ListedNode(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
     def manifest(self) -> Manifest:
-        """Return the node without what it lacks and what decisions do not read."""
+        """Return the node as a manifest, without absent and unread fields."""
         found: Manifest = msgspec.to_builtins(self)
         return found

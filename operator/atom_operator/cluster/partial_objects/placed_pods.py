@@ -59,7 +59,7 @@ class PlacedPod(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
     def manifest(self) -> Manifest:
-        """Return the pod without what it lacks and what the search does not read."""
+        """Return the pod as a manifest, without absent and unread fields."""
         found: Manifest = {
             "metadata": msgspec.to_builtins(self.metadata),
             "spec": msgspec.to_builtins(self.spec),

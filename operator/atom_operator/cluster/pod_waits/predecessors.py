@@ -20,7 +20,7 @@ _AT_ONCE = timedelta(minutes=1)
 
 
 async def with_predecessors_end(port: ClusterPort, pod: Manifest, state: PodState) -> PodState:
-    """The state of a pod, with how the one before it ended where nothing else is said of it."""
+    """Return the state of a pod, with its predecessor's end if nothing else explains its wait."""
     if state.role is None or state.ready or state.problem or state.unschedulable_message:
         return state
     if has_begun(pod):

@@ -36,8 +36,8 @@ _LASTS = timedelta(seconds=30)
 async def with_volume_words(
     port: ClusterPort, pod: Manifest, state: PodState, now: datetime | None
 ) -> PodState:
-    """The state of a pod, with what Events say of its wait where nothing else does. A pod that got
-    its node a moment before `now` is not asked about."""
+    """Return the state of a pod, with the Events' reason for its wait if there is no other. A pod
+    that got its node a moment before `now` is not asked about."""
     if state.ready or state.problem is not None:
         return state
     if state.unschedulable_message is not None:

@@ -16,8 +16,8 @@ def judge(
     counts: Iterable[RequestCounts | None],
     values: Mapping[str, float | str],
 ) -> Judgement:
-    """The judgement. `counts` are those of its engines, None of one that does not tell; `values`
-    by a query's name, in words where Prometheus has no value."""
+    """Judge a canary. `counts` are its engines', None of one that does not report; `values` by a
+    query's name, in words if Prometheus has no value."""
     asked = list(counts)
     told = [found for found in asked if found is not None]
     found = list(_of_engines(analysis, told, len(asked) - len(told)))

@@ -20,8 +20,8 @@ _VERDICTS = ("Accepted", "ResolvedRefs")
 
 def is_known_to_gateways(route: Manifest | None, backend: str) -> bool:
     """Return whether the HTTPRoute already sends requests to the backend, or names it and each
-    Gateway whose controller speaks of the route speaks of this version of it. One of which none
-    speaks is not waited for: the canary's share is told all the same."""
+    Gateway with a controller's status on the route has one for this version. A Gateway without a
+    status is not waited for: the canary's share is set all the same."""
     rules = route["spec"].get("rules") if route is not None else None
     if route is None or not rules:
         return False
@@ -45,9 +45,9 @@ def _share(rule: Mapping[str, Any], backend: str) -> int | None:
 
 
 def _is_taken_up(route: Manifest) -> bool:
-    """Return whether each Gateway that the route names, and of which a controller speaks, has one
-    that speaks of this version. Entries stay in the status: those of a controller that a Gateway
-    had before, and those of Gateways that the route names no more."""
+    """Return whether each Gateway that the route names, and that has a controller's status, has one
+    for this version. Entries stay in the status: those of a Gateway's former controller, and those
+    of Gateways that the route names no more."""
     namespace = str(route["metadata"].get("namespace"))
     named = {_gateway(each, namespace) for each in route["spec"].get("parentRefs") or ()}
     newest: dict[tuple[str, ...], bool] = {}

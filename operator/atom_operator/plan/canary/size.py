@@ -11,7 +11,8 @@ from atom_operator.domain.canary import CanaryAsked
 
 
 def pods_asked(asked: CanaryAsked, step: int, beside: int) -> int:
-    """Return the pods that the canary has at a step, counted from 0, beside so many replicas."""
+    """Return the number of the canary's pods at a step, counted from 0, beside `beside`
+    replicas."""
     if asked.replicas is not None:
         return asked.replicas
     return pods_of_share(asked.steps[min(step, len(asked.steps) - 1)].weight, beside)

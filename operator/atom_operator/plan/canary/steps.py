@@ -117,8 +117,8 @@ def _of_this_change(
 
 
 def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
-    """The other pods become what the canary is, which keeps its share `weight` until they are. One
-    that was promoted stays so, though it goes a moment later than its share."""
+    """Promote: the other pods take the canary's change while it keeps its share `weight`. A
+    promoted canary stays promoted, though it is removed a moment later than its share."""
     is_over = before.phase is CanaryPhase.PROMOTED or not seen.exists
     if is_over or (before.phase is CanaryPhase.PROMOTING and seen.rolled_out):
         words = "every pod is what the canary was"
@@ -148,7 +148,7 @@ def _bounded(before: CanaryState, words: str, now: datetime) -> CanaryState:
 
 
 def seconds_to_look(asked: CanaryAsked, state: CanaryState, now: datetime) -> float | None:
-    """Count the seconds until the canary may go on without an event; None where it will not."""
+    """Return the seconds until the canary may progress without an event; None if it will not."""
     if state.phase in _OVER:
         left = _KEPT_AFTERWARDS - (now - state.since) if state.since else timedelta()
         return left.total_seconds() if left > timedelta() and state.beside is not None else None
@@ -189,7 +189,7 @@ def _stepped(
 
 
 def _end(step: CanaryStep, state: CanaryState) -> datetime | None:
-    """Return when the step has been tried for long enough; None where it has no time."""
+    """Return when the step's time is over; None if it has no time."""
     if step.seconds is None or state.since is None:
         return None
     return state.since + timedelta(seconds=step.seconds)
@@ -204,7 +204,7 @@ def _doubt(seen: CanarySeen) -> str:
 def _judged(
     asked: CanaryAsked, seen: CanarySeen, before: CanaryState, now: datetime
 ) -> CanaryState:
-    """Count looks that fail, one in an interval, and undo what has failed too often."""
+    """Count failing looks, one per interval, and undo a canary that fails too often."""
     judgement, analysis = seen.judgement, asked.analysis
     if judgement is None or analysis is None or not before.weight:
         return before  # what it took before, it took as another

@@ -53,8 +53,8 @@ def with_claimed(
 def nodes_offering(
     nodes: Iterable[Manifest], picture: DevicePicture, claim: DeviceClaim
 ) -> list[Manifest]:
-    """The nodes, with the devices that may be given for the claim; those with a taint are there
-    and given to no pod."""
+    """Return the nodes with the devices that may be allocated for the claim; tainted ones exist and
+    are given to no pod."""
     whole, free = Counter[str](), Counter[str]()
     for _, device in picture.matching(claim):
         whole[device.node] += 1

@@ -36,7 +36,7 @@ class _Rules:
 
     @property
     def not_judged(self) -> str | None:
-        """Name a field that the operator does not judge; None where it knows all of them."""
+        """Name a field that the operator does not judge; None if it knows all of them."""
         terms = [*self.near, *self.apart]
         found = [name for term in terms for name in _NOT_JUDGED if term.get(name) is not None]
         return found[0] if found else None
@@ -62,7 +62,7 @@ class _Others:
 def without_forbidden(
     supply: Supply, nodes: Iterable[Manifest], pods: Sequence[PlacedPod], asked: PodsAsked
 ) -> Supply:
-    """The supply, with what other pods' rules and the pod's own hold against each node."""
+    """Add to each node the objections of other pods' rules and of the pod's own."""
     rules = _rules(asked.pod_spec)
     known = list(nodes)
     others = _Others(pods, {str(n["metadata"]["name"]): _labels(n) for n in known})
@@ -156,7 +156,7 @@ def _is_near_all(
     node: str, terms: Sequence[Mapping[str, Any]], others: _Others, asked: PodsAsked
 ) -> bool:
     """Return whether pods that all terms name are in each of the node's domains. The first pod of
-    those that want to be near each other may go to any node that has the keys."""
+    several that want to be near each other may go to any node that has the keys."""
     namespace = asked.key.namespace
     keys = [str(term.get("topologyKey")) for term in terms]
     if any(others.domain(node, key) is None for key in keys):

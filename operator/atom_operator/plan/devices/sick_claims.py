@@ -61,8 +61,8 @@ def _against(key: DeviceKey, picture: DevicePicture) -> str | None:
 
 
 def without_devices_of(picture: DevicePicture, pods: Iterable[PodState]) -> DevicePicture:
-    """The picture without what these pods were given: a kubelet names sick devices in a way of its
-    own (by a CDI id), so all of theirs count as sick."""
+    """Return the picture without these pods' devices: a kubelet identifies sick devices differently
+    (by a CDI id), so all of theirs count as sick."""
     uids = {pod.uid for pod in pods}
     theirs = {taken.device for taken in picture.taken if taken.uid in uids}
     left = {key: device for key, device in picture.devices.items() if key not in theirs}
@@ -70,7 +70,7 @@ def without_devices_of(picture: DevicePicture, pods: Iterable[PodState]) -> Devi
 
 
 def lacking_count(picture: DevicePicture | None, claimed: ClaimedByPod) -> str | None:
-    """Return why places for a claim cannot be counted; None where they can."""
+    """Return why places for a claim cannot be counted, or None."""
     name = claimed.device_class
     if picture is None:
         return "the operator may not read ResourceSlices, so it knows of no other place"

@@ -56,9 +56,9 @@ def sick_pods(
     placement: Placement,
     by_driver: Mapping[str, str] | None,
 ) -> tuple[SickPod, ...]:
-    """The pods whose devices are called sick: those that do not serve first. `nodes`: those
-    that can be read, by name; `requested`: by all pods there; `placement`: of such pods;
-    `by_driver`: what drivers say of claimed devices, by the uids of pods; None of others."""
+    """Return the pods with sick devices: those that do not serve first. `nodes`: the readable ones,
+    by name; `requested`: by all pods there; `placement`: of such pods; `by_driver`: the drivers'
+    complaints about claimed devices, by the uids of pods; None of others."""
     found = []
     for pod in pods:
         node, driver = nodes.get(pod.node or ""), (by_driver or {}).get(pod.uid)
@@ -120,7 +120,7 @@ def _said_by_plugin(
 
 
 def group_of(pod: PodState, pods: Iterable[PodState]) -> frozenset[str]:
-    """Name the pods that go with it: of a group all, as its controller makes it anew whole."""
+    """Name the pods that go together: all of a group, since its controller recreates it whole."""
     leader = _leader(pod)
     return frozenset(each.name for each in pods if _leader(each) == leader)
 

@@ -33,7 +33,7 @@ def folders_named(claim: str, values: Iterable[object]) -> frozenset[str]:
 
 
 def foreign_readers(claim: str, pods: Iterable[Manifest]) -> tuple[str, ...]:
-    """Name the pods that mount the claim and are not of ours: what they read of it is unknown."""
+    """Name the pods that mount the claim and are not ours: the files that they read are unknown."""
     return tuple(
         str(pod["metadata"]["name"])
         for pod in pods
@@ -51,8 +51,8 @@ def _below(claim: str, text: str) -> str | None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text in a manifest, and what stands behind the = of one; a path of a mount alone uses
-    nothing, nor does what a download is told of others."""
+    """Yield every text in a manifest, and the part after its =; a mount's path alone uses nothing,
+    nor does a download's list of other folders."""
     if isinstance(value, str):
         yield value
         yield value.partition("=")[2]

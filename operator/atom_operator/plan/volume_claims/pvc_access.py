@@ -45,8 +45,8 @@ class ClaimUse:
 
 
 def access_modes(claim: Mapping[str, Any] | None) -> frozenset[str]:
-    """Read the access modes of a PersistentVolumeClaim: what it was bound with, or what it asks
-    for; empty for none."""
+    """Return the access modes of a PersistentVolumeClaim: the bound ones, or the requested ones;
+    empty for none."""
     claim = claim or {}
     bound = (claim.get("status") or {}).get("accessModes")
     return frozenset(bound or (claim.get("spec") or {}).get("accessModes") or ())
@@ -58,7 +58,7 @@ def is_for_one_pod(modes: frozenset[str]) -> bool:
 
 
 def mounted_claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """List every claim that pods with this spec share, those of the user's overlay included."""
+    """List every claim that pods with this spec share, including those of the user's overlay."""
     volumes = pod_spec.get("volumes")
     items = [item for item in volumes if isinstance(item, Mapping)] if volumes else []
     sources = [item.get("persistentVolumeClaim") for item in items]
@@ -169,7 +169,7 @@ def also_mounted_by(
 def also_on_port(
     key: ObjectKey, pod_spec: Mapping[str, Any], workloads: Iterable[Manifest]
 ) -> tuple[tuple[int, ObjectKey], ...]:
-    """The ports of the host that pods with this spec and those of other AtomDeployments ask for."""
+    """Return the host ports that pods with this spec share with those of other AtomDeployments."""
     ours = host_ports(pod_spec)
     found = (
         (port.number, other)

@@ -28,8 +28,7 @@ _NOT_READ = (
 async def with_profile(
     port: ClusterPort, namespace: str, raw: Mapping[str, Any], settings: OperatorSettings
 ) -> Laid | tuple[FieldProblem, ...]:
-    """Return the spec `raw` of a namespace as it is laid over its profile; otherwise what is wrong
-    with either."""
+    """Return the spec `raw` of a namespace merged over its profile, or the problems of either."""
     spec = parse_spec(raw)
     if isinstance(spec, tuple):
         return spec

@@ -56,7 +56,7 @@ class Laid:
 def name_profile(
     spec: AtomDeploymentSpec, namespace: str, label: str | None
 ) -> tuple[str, str | None]:
-    """Name the profile, and by what it was chosen; `label` is what its namespace says."""
+    """Name the profile, and its selector; `label` is the value on its namespace."""
     if spec.profile is not None:
         return spec.profile, "spec.profile"
     if label:
@@ -72,8 +72,8 @@ def lay(
     *,
     namespace: Namespace | None = None,
 ) -> Laid | tuple[FieldProblem, ...]:
-    """Lay the profile's spec `found` below `raw`, of which `spec` is the typed form; `named` is its
-    name, and by what it was chosen. `namespace`: of the AtomDeployment; None is not judged."""
+    """Merge the profile's spec `found` below `raw`, of which `spec` is the typed form; `named` is
+    its name, and its selector. `namespace`: of the AtomDeployment; None is not judged."""
     name, where = named
     if found is None and where is None:
         return Laid(spec, None, spec)
@@ -131,7 +131,7 @@ def _lay_below(
 
 
 def _as_spec(profile: AtomProfileSpec, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The profile's part of a spec, without what does not apply to this one."""
+    """Return the profile's part of a spec, without fields that do not apply to this one."""
     written = profile.model_dump(mode="json", by_alias=True, exclude_unset=True)
     same = ("accelerator", "engine", "rollout", "serviceAccountName", "objects")
     below = {field: written[field] for field in same if written.get(field) is not None}
@@ -171,7 +171,7 @@ def _proxy_variables(proxy: ProxySpec) -> Iterator[dict[str, str]]:
 def _join(
     below: Mapping[str, Any], above: Mapping[str, Any], path: str, fields: list[str]
 ) -> dict[str, Any]:
-    """Join two maps, and note in `fields` what is from `below`."""
+    """Merge two maps, and add to `fields` those that are from `below`."""
     result = dict(above)
     for name, value in below.items():
         where = f"{path}.{name}" if path else name
