@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from atom_operator.domain import Observed
+from atom_operator.domain import DeploymentState, Observed
 from atom_operator.plan.own_pods import serves_in_every_place
 
 
@@ -26,10 +26,20 @@ def with_deadline(observed: Observed, now: datetime, known_failure: str | None) 
     running, deadline = observed.deployment, progress_deadline(observed)
     if running is None or deadline is None or now < deadline:
         return observed
-    message = f"no group became ready within {running.progress_deadline_seconds} s"
+    message = _late(running)
     if known_failure:
         message = f"{message}: {known_failure}"
     return replace(observed, deployment=replace(running, stalled_message=message))
+
+
+def tells_cause(running: DeploymentState) -> bool:
+    """Return whether the workload's stalled message has the end of a group's pods. What refuses the
+    next group then, such as a quota that the ending pods still fill, is a consequence of it."""
+    return running.in_groups and running.stalled_message not in (None, _late(running))
+
+
+def _late(running: DeploymentState) -> str:
+    return f"no group became ready within {running.progress_deadline_seconds} s"
 
 
 def progress_deadline(observed: Observed) -> datetime | None:

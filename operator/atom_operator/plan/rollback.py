@@ -19,6 +19,7 @@ from atom_operator.domain import (
     Rollback,
     Target,
 )
+from atom_operator.plan.group_deadline import tells_cause
 from atom_operator.plan.own_pods import serves_in_every_place
 
 # With the kubelet's growing pauses this many restarts take about five minutes.
@@ -72,7 +73,7 @@ def _failure(
     if running.stalled_message is None or not running.up_to_date:
         return None
     said = next((f"pod {pod.name}: {words}" for pod in failing if (words := _words(pod))), None)
-    if said is None and running.refused_message is not None:
+    if said is None and running.refused_message is not None and not tells_cause(running):
         said = running.refused_message
     told = [pod for pod in ended if pod.message]
     if said is None and told:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, SERVICE, Manifest
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
@@ -67,6 +69,18 @@ def put_group(cluster: FakeCluster, *, ready: bool = True, ended: bool = False) 
     groups["status"] = {"replicas": 1, "readyReplicas": count, "updatedReplicas": count}
 
 
+def refused_group(words: str, seconds: float) -> Manifest:
+    """An Event of the LeaderWorkerSet's controller, so many seconds after `NOW`."""
+    return {
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "LeaderWorkerSet", "name": "chat"},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": words,
+        "lastTimestamp": (NOW + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
 def drop_pods(cluster: FakeCluster) -> None:
     for key in [key for key in cluster.objects if key[0] == POD]:
         del cluster.objects[key]
@@ -91,7 +105,18 @@ async def test_groups_that_never_become_ready_are_told_after_the_deadline() -> N
     assert "no group became ready within 60 s" in found["message"]
 
 
-async def test_a_revision_of_groups_that_fails_gives_way_to_the_last_that_was_ready() -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        None,
+        "Failed to create worker statefulset for leader pod chat-0",
+        'pods "chat-0" is forbidden: exceeded quota: team, requested: pods=1',
+    ],
+)
+async def test_a_revision_of_groups_that_fails_gives_way_to_the_last_that_was_ready(
+    refusal: str | None,
+) -> None:
+    """A refusal of the next group at the deadline is a consequence of the failure."""
     cluster = await with_groups(rollout={"progressDeadlineSeconds": 60})
     put_group(cluster)
     await look(cluster, 10)
@@ -103,6 +128,8 @@ async def test_a_revision_of_groups_that_fails_gives_way_to_the_last_that_was_re
     put_group(cluster, ready=False, ended=True)
     await look(cluster, 1010)
     drop_pods(cluster)  # at the deadline the group is just being made anew
+    if refusal is not None:
+        cluster.create(EVENT, refused_group(refusal, 1055))
     await look(cluster, 1061)
     annotations = cluster.find(LEADER_WORKER_SET, "chat")["metadata"]["annotations"]
     assert annotations["serving.atom.dev/revision"] == good
@@ -288,15 +315,9 @@ async def test_words_of_a_group_that_is_made_anew_do_not_take_the_place_of_its_f
     assert failed["status"] == "True"
     for name in ("chat-0", "chat-0-1"):
         del cluster.objects[POD, "default", name]
-    event = {
-        "metadata": {"name": "e", "namespace": "default"},
-        "involvedObject": {"kind": "LeaderWorkerSet", "name": "chat"},
-        "type": "Warning",
-        "reason": "FailedCreate",
-        "message": "Failed to create worker statefulset for leader pod chat-0",
-        "lastTimestamp": (NOW + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    cluster.create(EVENT, event)
+    cluster.create(
+        EVENT, refused_group("Failed to create worker statefulset for leader pod chat-0", 5)
+    )
     await look(cluster, 10)
     degraded = condition(cluster, "Degraded")
     assert (degraded["reason"], degraded["message"]) == (failed["reason"], failed["message"])
