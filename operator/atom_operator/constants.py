@@ -16,7 +16,7 @@ SINGULAR: Final = "atomdeployment"
 SHORT_NAME: Final = "atomd"
 PROFILE_KIND: Final = "AtomProfile"
 PROFILE_PLURAL: Final = "atomprofiles"
-DEFAULT_PROFILE: Final = "default"  # of AtomDeployments for which nobody names another
+DEFAULT_PROFILE: Final = "default"  # of AtomDeployments without another one
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER: Final = "atom-operator"
@@ -29,10 +29,10 @@ JOB_CONTAINER: Final = "prepare"
 LEARNED_KEY: Final = "evidence.json"
 INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspection
 ACCEPTED_SPEC_KEY: Final = "spec"  # of the ControllerRevision that keeps the last one in force
-ACCEPTED_PROFILE_KEY: Final = "profile"  # of the same: what was laid below that spec
+ACCEPTED_PROFILE_KEY: Final = "profile"  # of the same: the profile below that spec
 REVISION_SPEC_KEY: Final = "revisionSpec"  # of the one that keeps the spec of another revision
 ENGINE_PORT_NAME: Final = "http"
-# Of what the engine says about its prefix cache, and of its saying so again.
+# Of the engine's prefix cache events, and of their replay.
 KV_EVENTS_PORT: Final = 5557
 KV_EVENTS_REPLAY_PORT: Final = 5558
 PICKER_NAME: Final = "atom-endpoint-picker"
@@ -43,7 +43,7 @@ FRONTEND_COMPONENT: Final = "frontend"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 MODEL_IMAGE_DIRECTORY = "/model-image"  # the root of an image that holds a model
 
-LABEL_PROFILE: Final = f"{GROUP}/profile"  # of a namespace: the AtomProfile of what is in it
+LABEL_PROFILE: Final = f"{GROUP}/profile"  # of a namespace: the AtomProfile of its objects
 LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
 # In a replica of several pods: the one that serves HTTP, and those that only compute.
 LABEL_ROLE: Final = f"{GROUP}/role"
@@ -54,13 +54,13 @@ LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-LABEL_LEARNED: Final = f"{GROUP}/learned"  # ConfigMaps with what engines have measured
+LABEL_LEARNED: Final = f"{GROUP}/learned"  # ConfigMaps with the engines' measurements
 LABEL_JOB_FOR: Final = f"{GROUP}/job-for"  # Jobs and their pods: the AtomDeployment that asked
 # Of a pod, before the name of a LoRA adapter that it serves.
 LABEL_ADAPTER_PREFIX: Final = f"adapter.{GROUP}/"
 ADAPTER_SERVED: Final = "served"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
-# Of the spec for which a workload's revision (the failed one, where it was rolled back) was made.
+# Of the spec for which a workload's revision (the failed one, after a rollback) was made.
 ANNOTATION_SPEC_DIGEST: Final = f"{GROUP}/spec-digest"
 # Of pods: limits that they have because a ResourceQuota counts them, as container.resource.
 ANNOTATION_QUOTA_LIMITS: Final = f"{GROUP}/quota-limits"
@@ -73,21 +73,21 @@ ANNOTATION_STARTUP_BUDGET: Final = f"{GROUP}/startup-budget-seconds"
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that was applied last
 # Of a workload whose spec names no image: the operator's default that it was rendered for.
 ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
-# Of a workload: what its own spec asks for, the defaults below it, and which of them it follows.
+# Of a workload: its own spec's request, the defaults below it, and which of them it follows.
 ANNOTATION_ORIGIN: Final = f"{GROUP}/origin"
 # Kubernetes' own: of the pods of a ReplicaSet those with the lowest number end first.
 ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-# Of a pod: the list of adapters that was newest when it was last told that there is a new one.
+# Of a pod: the newest list of adapters when the pod was last notified of one.
 ANNOTATION_ADAPTERS: Final = f"{GROUP}/adapters"
 ADAPTERS_KEY: Final = "adapters.json"  # of the ConfigMap that pods follow
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
 # Of a Job's spec; under the name job-digest older operators wrote one of its pods alone.
 ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-spec-digest"
-# Of a Job that has done its work while something else in its pod goes on: what it reported.
+# Of a Job that has done its work while another container of its pod runs: its report.
 ANNOTATION_JOB_RESULT: Final = f"{GROUP}/job-result"
 
-# The Lease of operators of the whole cluster; the label of those of single namespaces, and what a
-# Lease says whose holder reconciles.
+# The Lease of operators of the whole cluster; the label of those of single namespaces, and the mark
+# of a Lease whose holder reconciles.
 CLUSTER_LEASE: Final = "atom-operator"
 LABEL_WATCHES: Final = f"{GROUP}/watches"
 WATCHES_NAMESPACES: Final = "namespaces"
@@ -99,8 +99,8 @@ ANNOTATION_LEASE: Final = f"{GROUP}/lease"
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
 
-# Of a LeaderWorkerSet, whose controller keeps no deadline: when its revision was first asked for,
-# and how long it may go on without any progress.
+# Of a LeaderWorkerSet, whose controller has no deadline: when its revision was first requested, and
+# how long it may make no progress.
 ANNOTATION_ASKED_AT: Final = f"{GROUP}/rollout-asked-at"
 ANNOTATION_DEADLINE: Final = f"{GROUP}/progress-deadline-seconds"
 # Of a workload: the replicas that had a place when its revision was first asked for.

@@ -39,8 +39,8 @@ class TemplateFeature(StrEnum):
     SECRETS = "secrets"  # that no typed field of the spec names
     PRIVILEGED = "privileged"
     PRIVILEGE_ESCALATION = "privilegeEscalation"  # more rights than the parent process
-    CAPABILITIES = "capabilities"  # added to what a container has
-    RUN_AS_ROOT = "runAsRoot"  # uid 0, or whichever user the image says
+    CAPABILITIES = "capabilities"  # added to a container's own
+    RUN_AS_ROOT = "runAsRoot"  # uid 0, or the image's unknown user
     ROOT_GROUP = "rootGroup"  # group 0
     UNCONFINED = "unconfined"  # without seccomp, AppArmor or SELinux, or with all of /proc
     SYSCTLS = "sysctls"
@@ -155,7 +155,7 @@ class ObjectMetadata:
         return Words(labels, {**self.common.annotations, **own.annotations})
 
 
-# For plans that say what a model needs, whichever engine runs it.
+# For plans that state a model's needs, whichever engine runs it.
 ANY_ENGINE = Site(
     prometheus_address="http://any",
     engine_tensor_parallel=sys.maxsize,
@@ -181,7 +181,7 @@ class ReplicaLimit:
 
     replicas: int
     message: str
-    node_autoscaler: str | None = None  # what adds nodes for Pending pods, where nodes show one
+    node_autoscaler: str | None = None  # that adds nodes for Pending pods, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class EndpointPicker:
     name: str | None
     port: int
     failure_mode: Literal["FailOpen", "FailClose"]
-    program: PickerProgram | None = None  # what we run for it
+    program: PickerProgram | None = None  # the picker that we run for it
     template: Mapping[str, Any] | None = None  # laid over that of its pod
 
 

@@ -23,7 +23,7 @@ class Kind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-# Also a child: a canary is an AtomDeployment of its own.
+# Also a child: a canary is a separate AtomDeployment.
 ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
@@ -64,7 +64,7 @@ OPTIONAL_KINDS = (
     ATOM_DEPLOYMENT,
 )
 AUTOSCALER_KINDS = frozenset({AUTOSCALER, SCALED_OBJECT})
-# Serving goes on without these: a refusal of one is reported and stops nothing.
+# Serving does not need these: a refusal of one is reported and stops nothing.
 SIDE_KINDS = frozenset(
     {
         INFERENCE_POOL,

@@ -13,7 +13,7 @@ from atom_operator.plugin.commands import add_commands, add_global_flags
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.plugin.output import width, wrapped
 
-_INTERRUPTED = 130  # what shells expect after Ctrl-C
+_INTERRUPTED = 130  # as shells expect after Ctrl-C
 _PIPE_CLOSED = 141  # and after SIGPIPE
 _COMPLETE = "__complete"
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader of what we print has enough
+    except BrokenPipeError:  # the reader of our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
         return _PIPE_CLOSED
 

@@ -38,7 +38,7 @@ class PlanReport:
     problems: tuple[FieldProblem, ...] = ()
     plan: Plan | None = None
     supply: Supply | None = None
-    beside: Plan | None = None  # of what this one is the canary of
+    beside: Plan | None = None  # the plan of its origin, if this is a canary
     kind: str = KIND
 
     @property

@@ -33,8 +33,8 @@ class Preview:
     revision: str | None = None  # of the pods that would run
     running: DeploymentState | None = None
     supply: Supply | None = None  # for one pod of `after`; None where nodes are unknown
-    waiting: str | None = None  # what has to be prepared before pods start
-    elsewhere: Plan | None = None  # of what only the engine does not run: what another would need
+    waiting: str | None = None  # the preparation before pods start
+    elsewhere: Plan | None = None  # the plan for another engine, if only this one cannot run it
     canary: Preview | None = None
 
 

@@ -45,7 +45,7 @@ class WebhookSettings:
     """Say where admission reviews are served, and with whose certificate."""
 
     port: int
-    # Either a folder that another program fills, or what is needed to make certificates ourselves.
+    # Either a folder that another program fills, or the settings to make certificates ourselves.
     certificate_folder: str = ""
     hosts: tuple[str, ...] = ()  # names and addresses by which the API servers call us
     namespace: str = ""  # of the Secret
@@ -65,7 +65,7 @@ class OperatorSettings:
     follows_defaults: bool = True  # a changed default of many begins rollouts by itself
     health_port: int = 8080  # 0: not served
     metrics_port: int = 8081  # 0: not served
-    page: bool = False  # beside the metrics: what is deployed, to look at
+    page: bool = False  # beside the metrics: an overview of the deployments
     log_level: str = "INFO"
     lease: LeaseSettings | None = None  # None: this process is the only one
     webhook: WebhookSettings | None = None  # None: no admission reviews

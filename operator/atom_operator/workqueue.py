@@ -33,7 +33,7 @@ class WorkQueue(Generic[K]):
         self._handler = handler
         self._expected = expected
         self._waiting: dict[K, bool] = {}  # and whether it is urgent
-        self._urgent: OrderedDict[K, None] = OrderedDict()  # of those that wait, who may begin
+        self._urgent: OrderedDict[K, None] = OrderedDict()  # waiting ones that may begin
         self._others: OrderedDict[K, None] = OrderedDict()
         self._processing: dict[K, bool] = {}  # and whether it was urgent
         self._resting: dict[K, asyncio.TimerHandle] = {}

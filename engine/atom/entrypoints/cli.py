@@ -32,7 +32,7 @@ _DESCRIPTION = (
     "LLM inference on AMD Instinct and NVIDIA GPUs, and on CPUs: an OpenAI-compatible server, "
     "answers offline, and benchmarks."
 )
-_INTERRUPTED = 130  # what shells expect after Ctrl-C
+_INTERRUPTED = 130  # as shells expect after Ctrl-C
 _PIPE_CLOSED = 141  # and after SIGPIPE
 
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader of what we print has enough
+    except BrokenPipeError:  # the reader of our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
         return _PIPE_CLOSED
     except Exception as error:

@@ -41,7 +41,7 @@ def run_generate(args: argparse.Namespace) -> int:
     from atom.model_engine.llm_engine import LLMEngine
 
     configure_logging(args.log_level)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may say what the locale cannot
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may have characters outside the locale
         sys.stdout.reconfigure(errors="replace")
     config = config_from_args(args)
     params = sampling_from_args(args, config.model.generation)

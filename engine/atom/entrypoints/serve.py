@@ -264,7 +264,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
         configure_logging(args.log_level)
         return run_models(models_of(args), _sharing(args))
-    from atom.entrypoints.server.run_server import run_server  # which stands on it
+    from atom.entrypoints.server.run_server import run_server  # which needs that check
 
     configure_logging(args.log_level)
     return run_server(server_options(args))

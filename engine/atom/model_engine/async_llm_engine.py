@@ -378,7 +378,7 @@ class AsyncLLMEngine:
         return await self._call(method, *args)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
-        if self._core_ended or self._lifecycle.is_dead:  # nobody would answer
+        if self._core_ended or self._lifecycle.is_dead:  # no engine would answer
             raise EngineDeadError(self.status.reason)
         call_id = next(self._ids)
         answers: list[Any] = await self._calls.answer(

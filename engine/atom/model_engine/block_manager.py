@@ -28,7 +28,7 @@ from atom.model_engine.request import LoRARequest
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 
-# Of each group, by index in the sequence; what stands before the first that is held is void.
+# Of each group, by index in the sequence; entries before the first held block are void.
 BlockTables = tuple[list[int], ...]
 
 

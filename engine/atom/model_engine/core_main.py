@@ -46,7 +46,7 @@ def main() -> int:
     with zmq.Context() as context:
         try:
             sockets = CoreSockets(context, order.clients, parallel.data_parallel_rank)
-        except zmq.ZMQError as error:  # there is no way to tell the server but by the log
+        except zmq.ZMQError as error:  # the log is the only way to report to the server
             logger.error("%s", exhausted(error) or error)
             return 1
         try:

@@ -404,8 +404,8 @@ class EngineCore:
             self._sockets.send_all(ProgressBody(phase=phase, fraction=share))
 
 
-# Upstream's name for the core of a data-parallel rank. Every rank runs the same loop here; what
-# ranks that share experts agree on is their executor's affair (expert_parallel/executor.py).
+# Upstream's name for the core of a data-parallel rank. Every rank runs the same loop here; the
+# executor (expert_parallel/executor.py) synchronises ranks that share experts.
 DPEngineCoreProc = EngineCore
 
 

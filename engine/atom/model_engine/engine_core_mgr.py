@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 _LOST = b"lost"  # before a LastWords, for the output thread
 _STARTING_POLL_SECONDS = 0.05
-_LAST_MESSAGE_SECONDS = 1.0  # for what a failing core says to arrive behind news of its end
+_LAST_MESSAGE_SECONDS = 1.0  # for a failing core's message to arrive after the news of its end
 
 
 class CoreManager:
@@ -202,7 +202,7 @@ class CoreManager:
                 self._send(rank, body)
 
     def _send(self, rank: int, body: msgspec.Struct) -> None:
-        # A ROUTER drops what it cannot route; a dead core is reported by its process' end.
+        # A ROUTER drops unroutable messages; a dead core is reported by its process' end.
         self._requests.send_multipart([identity_of(rank), *encode(body)])
 
     # ---- the output thread --------------------------------------------------------------------

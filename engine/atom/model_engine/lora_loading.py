@@ -79,7 +79,7 @@ class LoraLoading:
             adapter = reading.adapter.result()
         except AdapterError as error:
             return str(error)
-        except Exception as error:  # a thread's fault is told to who asked, and ends nothing
+        except Exception as error:  # a thread's fault is reported to its caller, and ends nothing
             return f"{type(error).__name__}: {error}"
         self._executor.add_lora(reading.number, reading.path, adapter)
         self._numbers.add(reading.number)

@@ -188,7 +188,7 @@ class ModelRunner:
         """Begin to compile the kernels of every kind of step in parallel, unless an equal start has
         done so; return a function that waits for the end. Weights are not read yet: zeros serve."""
         config, warmup = self._config, self._resolved.warmup_compile
-        # What a proposer follows, and what ranks exchange, is what kernels have computed.
+        # A proposer's inputs, and the ranks' exchanged tensors, are results of kernels.
         if not self._device.is_gpu or self._speculation.is_on or self._exchange is not None:
             return None
         device, start = self._device.torch_device, describe_start(config)
@@ -382,7 +382,7 @@ class ModelRunner:
             return self._predicted.activation_bytes()
         config = self._config
         blocks = -(-config.model.max_model_len // config.cache.block_size)
-        # Blocks of one sequence, that all rows and groups share: no part of what is measured.
+        # Blocks of one sequence, shared by all rows and groups: no part of the measurement.
         self._allocate_cache(blocks)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

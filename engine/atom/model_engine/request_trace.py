@@ -52,5 +52,5 @@ class RequestTrace(Protocol):
         """Record the end of one of the call's requests, successful or not."""
 
 
-# The tracer of what runs now: a task sees what its own request set, and no other.
+# The tracer of the running task: each task sees its own request's.
 CURRENT_TRACE: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)

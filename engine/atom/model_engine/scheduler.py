@@ -50,7 +50,7 @@ from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
 
-POOLED = "pooled"  # what ended a request whose answer is no token
+POOLED = "pooled"  # the end reason of a request whose answer is no token
 
 
 class Scheduler:
@@ -378,7 +378,7 @@ class Scheduler:
         """Note that a batch with these chunks is on its way."""
         self._outstanding += 1
         if chunks:
-            self._blocked = None  # what it waits for may be shareable soon
+            self._blocked = None  # the blocks that it waits for may be shareable soon
             computed, given = self.rows.num_computed, self.rows.num_given
             still = [slot for slot in self._prefilling if computed[slot] < given[slot]]
             self._prefilling = still

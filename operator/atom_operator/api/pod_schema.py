@@ -35,7 +35,7 @@ class PodField:
 
 
 _UNKNOWN = PodField("any")
-_REPLACE = {"$patch": "replace"}  # of a whole list, as an item of its own
+_REPLACE = {"$patch": "replace"}  # of a whole list, as a separate item
 
 
 def field_of(type_name: str, name: str) -> PodField:

@@ -62,7 +62,7 @@ def engine_container(plan: Plan) -> dict[str, Any]:
         "readinessProbe": {**http_probe("/health", 2), "failureThreshold": 2},
         "livenessProbe": {**http_probe("/live", 10), "failureThreshold": 3},
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
-        # The engine's last lines say why it ended; they reach the Degraded condition.
+        # The engine's last lines have the reason of its end; they reach the Degraded condition.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -88,7 +88,7 @@ def engine_args(plan: Plan) -> list[str]:
         ("--kv-cache-dtype", engine.kv_cache_dtype),
         ("--scheduling-policy", _SCHEDULING_POLICY[engine.scheduling_policy]),
         ("--tensor-parallel-size", engine.tensor_parallel),
-        # Left out where there is one copy: an older image may not know it.
+        # Left out for one copy: an older image may not know it.
         ("--data-parallel-size", engine.data_parallel if engine.data_parallel > 1 else None),
         ("--revision", plan.model.location.revision),
         ("--drain-seconds", engine.drain_seconds),

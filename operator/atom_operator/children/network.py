@@ -37,7 +37,7 @@ def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield _of_peers(naming.frontend_labels(plan.identity.key.name))
     if plan.engine.handover:
         yield _of_peers(labels)
-    if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
+    if plan.engine.nodes > 1:  # ranks listen on ports that they choose
         yield {"from": [{"podSelector": {"matchLabels": labels}}]}
 
 

@@ -132,7 +132,7 @@ def _merge_field(
         return
     _check_shapes(base, value, path)
     if isinstance(value, Mapping):
-        # In a map of structs (there is none in pods today) each value is merged like a field.
+        # In a map of structs (pods have none today) each value is merged like a field.
         result[name] = _merge_maps(base, value, "any" if field.container else field.type, path)
     elif isinstance(value, list):
         order = overlay.get(f"{_ELEMENT_ORDER}{name}")
@@ -226,7 +226,7 @@ def _fresh(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _fresh_map(value)
     if isinstance(value, list):
-        # An item that says only how to merge is none.
+        # A mere merge directive is no item.
         return [_fresh(item) for item in value if not _is_directive(item)]
     return value
 

@@ -77,7 +77,7 @@ def render(
         *((CONTROLLER_REVISION, record) for record in revision_specs(identity, target.specs)),
         (CONTROLLER_REVISION, _accepted(plan) if plan.spec.asked else None),
         (CONTROLLER_REVISION, ready_revision(identity, ready) if ready else None),
-        # Of what is suspended the autoscaler is paused before it sees too few replicas.
+        # The autoscaler of a suspended workload is paused before it sees too few replicas.
         *(_autoscaler(plan) if plan.scale.suspended else ()),
         workload(plan, target.pods, target.rollback),
         *_integrations(serving),

@@ -172,7 +172,7 @@ def _of_pod(pod: Mapping[str, Any], given: Given) -> Iterator[Right]:
     if names != {given.account}:
         yield Right("serviceAccountName", TemplateFeature.SERVICE_ACCOUNT)
     context = pod.get("securityContext") or {}
-    if not context.get("runAsNonRoot"):  # without it the image may say root
+    if not context.get("runAsNonRoot"):  # without it the image may choose root
         yield Right("securityContext.runAsNonRoot", TemplateFeature.RUN_AS_ROOT)
     yield from _of_context(context, "securityContext")
     for field in _CONTAINER_LISTS:

@@ -21,7 +21,7 @@ from atom_operator.domain.resources import EPHEMERAL_STORAGE
 from atom_operator.integration_values import Integrations
 
 _CACHE = "/cache"
-_COMPILED = "/compile-cache"  # where a claim keeps what was compiled
+_COMPILED = "/compile-cache"  # the folder of compiled kernels on a claim
 _ADAPTERS_FOLDER = "/etc/atom/adapters"
 ADAPTERS_PATH = f"{_ADAPTERS_FOLDER}/{ADAPTERS_KEY}"
 _API_KEY_FOLDER, _API_KEY_FILE = "/etc/atom/api-key", "key"
@@ -143,7 +143,7 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     if plan.model.location.image is not None:
         result.append(image_volume(plan.model.location.image))
     if plan.engine.lora is not None:
-        # Where it is missing there are no adapters: pods of before may outlive it.
+        # If it is missing there are no adapters: older pods may outlive it.
         listed = {"name": naming.adapters_name(plan.identity.key), "optional": True}
         result.append({"name": "adapters", "configMap": listed})
         for number, name in enumerate(plan.engine.lora.claims):

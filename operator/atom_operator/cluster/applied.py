@@ -20,7 +20,8 @@ import msgspec
 from atom_operator import constants
 from atom_operator.domain import ChildKey, Manifest, ObjectKey
 
-# Who wrote when, and what the API server names only in single answers or others report.
+# Field managers and times, and fields that the API server sets only in single answers, or others
+# report.
 _NOT_CONTENT = ("status", "apiVersion", "kind")
 _NOT_CONTENT_OF_METADATA = ("managedFields", "resourceVersion")
 # Maps that an apply replaces as a whole: a label that another client adds would select nothing.

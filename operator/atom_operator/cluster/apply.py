@@ -36,7 +36,7 @@ from atom_operator.kinds import (
 
 _INVALID = 422
 _MOST_FAILURES = 3  # of one run: an API server that does not answer takes its time for each
-# What the first pod has to find; and what was ready is written down before it is replaced.
+# The first pod's prerequisites; and the record of ready pods is written before they are replaced.
 _NEEDED_BY_PODS = frozenset(
     {SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, RESOURCE_CLAIM_TEMPLATE, NETWORK_POLICY}
 )
@@ -91,7 +91,7 @@ class _Run:
     applied: list[ChildKey] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     failed: list[Refusal] = field(default_factory=list)
-    lacks_engines: bool = False  # what runs them could not be written
+    lacks_engines: bool = False  # their workload could not be written
 
     @property
     def is_whole(self) -> bool:
@@ -108,7 +108,7 @@ class _Run:
             taken = any(
                 item.reason is Reason.NAME_CONFLICT and item.child.kind not in SIDE_KINDS
                 for item in self.refused
-            )  # the name is somebody else's, who may serve under it
+            )  # another owner has the name, and may serve under it
             return taken or self.lacks_engines or bool(missing & _NEEDED_BY_PODS)
         if child.kind == CONTROLLER_REVISION:
             # The spec of pods that run is written down before that of their successors.

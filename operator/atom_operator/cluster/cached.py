@@ -52,7 +52,7 @@ class CachedCluster:
     async def get_namespace_labels(self, namespace: str) -> Mapping[str, str]:
         cache = self._whole(NAMESPACE)
         found = cache.get("", namespace) if cache is not None else None
-        if found is None:  # the watch may be behind
+        if found is None:  # the watch may be late
             return await self._port.get_namespace_labels(namespace)
         labels: Mapping[str, str] = found["metadata"].get("labels") or {}
         return labels

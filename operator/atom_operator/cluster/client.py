@@ -30,8 +30,8 @@ from atom_operator.domain import (
 from atom_operator.domain.lookup_terms import terms_of
 
 PAGE_SIZE = 250
-# Of what is mostly skipped while it is decoded: an API server answers a first page from memory, and
-# the rollouts of a thousand wait for the last one.
+# For objects that are mostly skipped while decoding: an API server answers a first page from
+# memory, and the rollouts of a thousand wait for the last one.
 _PAGE_SIZE_OF_PARTS = 1000
 _FORBIDDEN = 403
 _PLACED = "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded"
@@ -256,7 +256,7 @@ class ApiCluster:
         metadata = manifest["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         with self._request("replace", kind, f"replace {kind.kind} {namespace}/{name}"):
-            # The server keeps what it allocated itself (a Service's addresses).
+            # The server keeps the values that it allocated itself (a Service's addresses).
             return await self._connection.request(
                 "PUT",
                 object_path(kind, namespace, name),

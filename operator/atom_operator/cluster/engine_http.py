@@ -60,7 +60,7 @@ class HttpEngines:
         try:
             return _capacity(answer)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            # A refusal while it starts has none of the fields; a newer engine may lack one.
+            # A refusal during start-up has none of the fields; a newer engine may lack one.
             _logger.debug("%s/server_info has no capacity: %r", address, error)
             return None
 

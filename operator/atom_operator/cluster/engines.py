@@ -26,7 +26,7 @@ from atom_operator.domain import (
 
 _MOST_LOADING_PODS = 3
 _MOST_ASKED_PODS = 64  # of more the others are taken to do as well
-_MOST_DRAFTING_PODS = 8  # of more replicas behind one Service these are a fair sample
+_MOST_DRAFTING_PODS = 8  # a fair sample of the replicas behind one Service
 
 
 class EnginePort(Protocol):

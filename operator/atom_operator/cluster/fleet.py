@@ -30,10 +30,10 @@ _T = TypeVar("_T")
 class Age(Enum):
     """Seconds before the call at which a picture may have been asked for, at most."""
 
-    NOW = 0.0  # for what takes something from users: no older than what was observed beside it
+    NOW = 0.0  # for decisions that take something from users: no older than the pods' observation
     RECENT = 5.0
-    # For what hardly changes (which devices there are), and for what is asked on behalf of many
-    # objects all the time (an autoscaler's bound).
+    # For facts that hardly change (the devices), and for reads on behalf of many objects all the
+    # time (an autoscaler's bound).
     KNOWN = 60.0
 
 

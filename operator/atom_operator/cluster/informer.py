@@ -28,7 +28,7 @@ _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 30.0
 _MAY_LACK = frozenset({*PROVIDERS, ATOM_PROFILE})  # kinds without which a cluster does
 _LEAST_WATCH_SECONDS = 1.0  # an API server that ends every watch at once is left alone
-# Of the period: informers that begin together do not go on listing together.
+# Of the period: informers that begin together spread their lists.
 _SPREAD = 0.25
 
 
@@ -104,7 +104,7 @@ class Informer:
         self._version = ""
         self._list_due = float("-inf")
         self._is_current = self._rests = False
-        self._held_back: dict[tuple[str, str], list[StoredObject]] = {}  # of what we write to
+        self._held_back: dict[tuple[str, str], list[StoredObject]] = {}  # of written objects
         self._tried = asyncio.Event()
         self._served = asyncio.Event()
         self._pause_seconds = _FIRST_PAUSE_SECONDS
@@ -132,7 +132,7 @@ class Informer:
         """Hold back the watch's events about an object while we write it; afterwards announce those
         that `keep` or `drop` has not made old, or all if the write failed."""
         place = (namespace, name)
-        if place in self._held_back:  # two at once: the first tells
+        if place in self._held_back:  # two at once: the first announces
             yield
             return
         self._held_back[place] = []

@@ -41,7 +41,8 @@ from atom_operator.pods.pod_state import (
 )
 
 RETRY_AFTER = timedelta(minutes=10)
-# Who asks for the same otherwise, as with another token, has a turn before it is tried as it was.
+# An AtomDeployment that asks for the same differently, as with another token, has a turn before the
+# old way is retried.
 _OTHERS_TURN_AFTER = RETRY_AFTER / 2
 
 
@@ -52,7 +53,7 @@ async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> Jo
         return None
     ended = _ended(job)
     if ended and ended["type"] == "Complete" and request.purpose is JobPurpose.WEIGHTS:
-        return job_state(job, ())  # its pods have nothing more to say
+        return job_state(job, ())  # its pods have no further report
     return await _look_at(port, job)
 
 

@@ -29,7 +29,7 @@ INDEXED_LABELS = frozenset(
         constants.LABEL_PROFILE,
     }
 )
-# The items of a list do not say their kind.
+# The items of a list omit their kind.
 _NOT_KEPT = ("apiVersion", "kind")
 _WRITERS = "managedFields"
 
@@ -52,8 +52,8 @@ class StoredObject:
         kept = {name: value for name, value in manifest.items() if name not in _NOT_KEPT}
         kept["metadata"] = {name: value for name, value in metadata.items() if name != _WRITERS}
         labels = metadata.get("labels") or {}
-        # Of who wrote which field when, only what others than we did to a child is asked; of pods,
-        # which kubelets write, nothing.
+        # Of field managers and times, only other managers of a child are asked about; for pods,
+        # which kubelets write, none.
         is_pod = "containers" in (manifest.get("spec") or {})
         if constants.LABEL_DEPLOYMENT in labels and not is_pod:
             others = fields_of_others(metadata.get(_WRITERS))
@@ -128,7 +128,7 @@ class ObjectCache:
         """Replace the contents by the list at `version`; return the changed and the removed
         objects."""
         if is_newer(self._listed_at, version):
-            self.clear()  # the cluster was put back to an older state, and counts anew from there
+            self.clear()  # the cluster was restored to an older state, and counts again from there
         self._listed_at = version
         listed = list(items)
         names = {(item.namespace, item.name) for item in listed}

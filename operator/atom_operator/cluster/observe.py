@@ -185,7 +185,7 @@ async def _optional(
 
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
     """The typed view of children and pods."""
-    # There are two while one kind takes over from the other: what was asked for last is newest.
+    # There are two while one kind takes over from the other: the newest is the one requested last.
     found = {key: child for key, child in children.items() if runs_engines(key, child)}
     workload = _newest(found.values())
     records = _records(children)
@@ -275,7 +275,7 @@ def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
         template, nodes = _without_role(group["leaderTemplate"]), group.get("size", 1)
     if not name or not template:
         return None
-    # Where it was rolled back, the digest is that of the revision that failed.
+    # After a rollback, the digest is that of the failed revision.
     digest = None if _rollback(manifest) else annotation(manifest, constants.ANNOTATION_SPEC_DIGEST)
     return PodRevision(name, template, digest, nodes)
 

@@ -20,7 +20,7 @@ _FRESH_SECONDS = 3600.0
 _SURVEY_SECONDS = 60.0
 _LEFT_OVER = frozenset(OPTIONAL_KINDS)
 
-# The AtomDeployments that objects of a kind say they belong to; empty where it is not served.
+# The AtomDeployments that objects of a kind refer to; empty if it is not served.
 Holders = Callable[[Kind], Awaitable[Set[ObjectKey]]]
 
 
@@ -79,7 +79,7 @@ class OptionalKinds:
             return _LEFT_OVER
         async with self._lock:
             if self._monotonic() >= self._survey_until:
-                now = self._monotonic()  # what changes while we ask is not in it
+                now = self._monotonic()  # later changes are not in the answer
                 self._survey = {kind: await self._holders(kind) for kind in OPTIONAL_KINDS}
                 self._survey_until = now + _SURVEY_SECONDS
             return {kind for kind, keys in self._survey.items() if key in keys}

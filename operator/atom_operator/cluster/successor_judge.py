@@ -28,8 +28,8 @@ _OF_CONTROLLERS = (
     "leaderworkerset.sigs.k8s.io/",
     constants.LABEL_ROLE,
 )
-# No pod has it, and LeaderWorkerSet's webhook finds a number at the end of its pods' names. One
-# that is drawn would be another in each refusal, and so in the condition that tells it.
+# No pod has it, and LeaderWorkerSet's webhook finds a number at the end of its pods' names. A
+# random one would differ in each refusal, and so in the condition that reports it.
 _NUMBER = 9999
 _FORBIDDEN = " is forbidden: "
 _CLAIM_OF_POD = "resource.kubernetes.io/pod-claim-name"
@@ -105,8 +105,8 @@ def _claim(pod: Manifest, entry: str, asked: Mapping[str, Any]) -> Manifest:
 
 def _successor(pod: Manifest, template: Manifest) -> Manifest:
     before, metadata = pod["metadata"], template.get("metadata") or {}
-    # Policies against pods that no controller has look at their owners. To block an owner's
-    # deletion takes a right to that owner, and what is not stored blocks nothing.
+    # Policies against pods without a controller check their owners. Blocking an owner's deletion
+    # needs a right to that owner, and an object that is not stored blocks nothing.
     owners = [
         {key: value for key, value in owner.items() if key != "blockOwnerDeletion"}
         for owner in before.get("ownerReferences") or ()

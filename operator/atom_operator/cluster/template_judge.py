@@ -20,7 +20,7 @@ from atom_operator.kinds import Kind
 
 _INVALID_CODES = (400, 422)
 _IMAGE_VOLUMES = "ImageVolume"
-# What stands before the words about fields: the action, the made-up name, the decoder.
+# The prefix of messages about fields: the action, the made-up name, the decoder.
 _PREAMBLE = re.compile(r"^.*?( is invalid: |strict decoding error: )", re.DOTALL)
 
 

@@ -60,7 +60,7 @@ class CanaryAsked:
     decision: Literal["Promote", "Undo", "Hold"] | None
     analysis: CanaryAnalysis | None
     decision_for: str | None = None  # the change that the decision names
-    replicas: int | None = None  # pods of its own; None: as its share asks for
+    replicas: int | None = None  # its pods; None: derived from its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,18 @@ class CanarySeen:
     """Hold the observation of a canary, and of a promotion."""
 
     exists: bool = False
-    # Its pods are what is asked for, and ready: all of them, or one of those that follow the share.
+    # Its pods match the request, and are ready: all of them, or one of those that follow the share.
     serves: bool = False
     ready: int = 0  # pods of it that serve
     beside: int = 1  # replicas that can serve all requests without it
     known: bool = False  # to the Gateways, which can send requests to it at once
     hopeless: str | None = None  # why its pods will not become ready
-    words: str = ""  # in which it says what it waits for
+    words: str = ""  # the reason of its wait
     judgement: Judgement | None = None  # None: no analysis is asked for
-    blocked: str | None = None  # why it cannot go on before somebody changes something
-    loads: bool = False  # its pods are being made, within a deadline of their own
-    pods: str | None = None  # digest of what its status speaks of, once it speaks of these
-    rolled_out: bool = False  # the other pods have become what the canary is
+    blocked: str | None = None  # why it cannot continue before a client changes something
+    loads: bool = False  # its pods are being made, within a separate deadline
+    pods: str | None = None  # digest of its status's pods, once the status describes these
+    rolled_out: bool = False  # the other pods have taken the canary's change
     promotion_failed: str | None = None
 
 
@@ -112,9 +112,9 @@ class CanaryState:
     failures: int = 0  # looks in a row
     failed_at: datetime | None = None  # the last of them
     fault: str | None = None  # for which it was undone
-    words: str = ""  # what it waits for, or why it was undone
-    waiting_since: datetime | None = None  # for what ends by nobody's decision
-    stalled: bool = False  # it has waited too long, or nothing lets it go on
+    words: str = ""  # the reason of its wait, or why it was undone
+    waiting_since: datetime | None = None  # for a wait that no person ends
+    stalled: bool = False  # it has waited too long, or cannot continue
     pods: str | None = None  # digest of its pods, once its own status speaks of them
     decided: Decided | None = None
     replicas: int | None = None  # pods that it is to have
@@ -131,4 +131,4 @@ class Canary:
     spec: Mapping[str, Any] | None = None
     steps: int = 1
     is_there: bool = False  # its Service is, so that a route may name it
-    keeps: int | None = None  # replicas below which an autoscaler takes none of the others
+    keeps: int | None = None  # replicas that an autoscaler must leave the others

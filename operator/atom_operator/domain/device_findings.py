@@ -14,7 +14,7 @@ class SickPod:
     name: str
     uid: str
     node: str
-    words: str  # whose, and against what
+    words: str  # whose report, and about which device
     serves: bool
     in_doubt: bool = False  # the device may also be another pod's
     offered: bool = False  # new pods may be given the device all the same

@@ -60,7 +60,7 @@ class Taken:
 
     device: DeviceKey
     namespace: str
-    pod: str  # "" where it is reserved for none
+    pod: str  # "" if it is reserved for none
     uid: str = ""  # the pod's
 
 

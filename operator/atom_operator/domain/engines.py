@@ -108,9 +108,9 @@ class EngineView:
 
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
-    drafts: DraftCounts | None = None  # of the pods of the latest revision, where it speculates
-    sleep: SleepCounts | None = None  # of the pods that serve, where they sleep when they are idle
-    # By pod that serves; None of one that does not tell.
+    drafts: DraftCounts | None = None  # of the pods of the latest revision, if it speculates
+    sleep: SleepCounts | None = None  # of the pods that serve, if they sleep when they are idle
+    # By pod that serves; None of one that does not report.
     adapters: Mapping[str, tuple[AdapterState, ...] | None] = field(default_factory=dict)
 
     @property

@@ -46,8 +46,8 @@ WORKLOAD_KINDS = (DEPLOYMENT, LEADER_WORKER_SET)
 JOB = Kind("batch", "v1", "Job", "jobs")
 VOLUME = Kind("", "v1", "PersistentVolume", "persistentvolumes")
 VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-# In the order of creation: what a pod needs comes before the Deployment, and so does the record of
-# what ran before it changes.
+# In the order of creation: a pod's prerequisites precede the Deployment, and so does the record of
+# earlier pods.
 CHILD_KINDS = (
     SERVICE_ACCOUNT,
     CONFIG_MAP,

@@ -39,19 +39,19 @@ class DeploymentState:
     stalled_message: str | None  # no progress within the deadline
     refused_message: str | None  # pods cannot be created: quota, admission
     rollout: Rollout | None = None  # the strategy that is in effect
-    rollback: Rollback | None = None  # why it does not run what the spec asks for
+    rollback: Rollback | None = None  # why it does not run the spec's pods
     startup_budget_seconds: int | None = None  # of the revision that it runs
     spec_digest: str | None = None  # of the spec that it was last written for
-    default_image: str | None = None  # the operator's, where that spec named none
+    default_image: str | None = None  # the operator's, if that spec named none
     origin: Origin | None = None  # of the revision that was asked for last; None from older ones
     in_groups: bool = False  # a LeaderWorkerSet, whose replicas are groups of pods
     pods_agree: bool = True  # all of its pods are there, of its revision and ready, where we count
     progress_deadline_seconds: int | None = None  # where only we keep it
     paused: bool = False  # its controller replaces no pods
-    edits: tuple[ForeignEdit, ...] = ()  # what others have set in its spec
+    edits: tuple[ForeignEdit, ...] = ()  # other managers' fields in its spec
     autoscaled: bool = False  # an autoscaler has the number of its replicas
-    replicas_by: str | None = None  # who else has set the number of its replicas
-    contested: str | None = None  # who sets it again and again, and the remedy
+    replicas_by: str | None = None  # another manager that has set its replicas
+    contested: str | None = None  # the manager that contests them, and the remedy
 
     @property
     def refused_by_quota(self) -> bool:
@@ -87,13 +87,13 @@ class PodState:
     created_at: datetime | None = None
     was_ready: bool = False  # and is no more
     requests: Resources | None = None  # of one that finds no node
-    charged: Resources | None = None  # what it counts as in a ResourceQuota
+    charged: Resources | None = None  # its charge to a ResourceQuota
     deletion_cost: int = 0  # by which a ReplicaSet chooses among those that serve
-    adapters: tuple[str, ...] = ()  # that its labels say it serves
-    adapters_digest: str | None = None  # of the list that it was last told of
+    adapters: tuple[str, ...] = ()  # that its labels list
+    adapters_digest: str | None = None  # of the list that it was last notified of
     uid: str = ""
     node: str | None = None
-    sick_devices: tuple[str, ...] = ()  # of its own, by its kubelet
+    sick_devices: tuple[str, ...] = ()  # its own ones, as its kubelet reports
     accelerator: str | None = None  # the resource of the devices that its engine asks for
     lacks_claim: bool = False  # its ResourceClaim is not made yet: no scheduler looks at it
 
@@ -110,7 +110,7 @@ class EndedPod:
     It serves nothing and holds nothing, so no number counts it."""
 
     name: str
-    message: str  # who ended it, and why; empty where its status does not say
+    message: str  # the ender and its reason; empty if its status has none
     at: datetime | None
     revision: str | None = None
 
@@ -140,10 +140,10 @@ class Observed:
     children: Mapping[ChildKey, Manifest]
     deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet, the newest
     pods: tuple[PodState, ...]  # that have not ended
-    running: PodRevision | None = None  # what the Deployment asks for now
-    last_ready: PodRevision | None = None  # what every replica served with most lately
+    running: PodRevision | None = None  # the Deployment's present pods
+    last_ready: PodRevision | None = None  # the last pods with which every replica served
     learned: tuple[Evidence, ...] = ()
-    at: datetime | None = None  # the time of this look; None where nothing depends on it
+    at: datetime | None = None  # the time of this look; None if nothing depends on it
     leaving: tuple[LeavingPod, ...] = ()
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
@@ -153,7 +153,7 @@ class Observed:
     ended: tuple[EndedPod, ...] = ()
     silent: tuple[SilentPod, ...] = ()  # of `pods`, and of those that are to end
     refusal: str | None = None  # why pods are not made, by newer words than the workload's
-    refused_at: datetime | None = None  # the newest time; None where no Event tells one
+    refused_at: datetime | None = None  # the newest time; None if no Event has one
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)

@@ -65,7 +65,7 @@ class Download:
     revision: str | None = None
     token_secret: tuple[str, str] | None = None  # name, key
     bucket: BucketAccess | None = None
-    prune: str | None = None  # when it removes from the claim what is not used
+    prune: str | None = None  # when to remove unused folders from the claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,12 @@ class EngineOptions:
         1  # copies of the model in each pod, or in a group those that share experts
     )
     expert_parallel: bool = False  # whole experts on each rank
-    handover: bool = False  # open answers of a pod that goes go on at another
+    handover: bool = False  # open answers of an ending pod continue on another
     speculative_tokens: int = 0  # drafted per step; 0 for none
     speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
-    speculative_adaptive: bool = True  # as many as pay, at most so many
+    speculative_adaptive: bool = True  # as many as pay off, up to the limit
     draft_model: str | None = None  # that drafts, of method eagle3
-    draft_facts: ModelFacts | None = None  # its shape, where it is known
+    draft_facts: ModelFacts | None = None  # its shape, if it is known
     pull_secrets: tuple[str, ...] = ()  # that the spec names
     api_key_secret: tuple[str, str] | None = None  # name, key
     lora: LoraOptions | None = None  # None: no adapters are served
@@ -197,5 +197,5 @@ class Accelerator:
     product: str | None = None
     resource_name: str | None = None
     device_ids: tuple[str, ...] = ()  # PCI ids of the product, for node affinity
-    claim: DeviceClaim | None = None  # where pods claim them; resource_name stands for its class
+    claim: DeviceClaim | None = None  # if pods claim them; resource_name is its class then
     device_groups: tuple[int, ...] = ()  # numeric ids of the groups that own the device files

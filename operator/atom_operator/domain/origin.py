@@ -25,7 +25,7 @@ class Default:
 class Origin:
     """Hold the origin of a revision; follows: the defaults whose change alone led to it."""
 
-    own: str  # digest of what the AtomDeployment's own spec asks of its pods
+    own: str  # digest of the AtomDeployment's own request for its pods
     defaults: tuple[Default, ...] = ()
     follows: tuple[Default, ...] = ()
 

@@ -32,7 +32,7 @@ class PlacedPod:
     node: str
     labels: Mapping[str, str]
     revision: str | None  # of our pod templates
-    ends: bool  # it is to be deleted, and takes what it takes until it has gone
+    ends: bool  # it is being deleted, and holds its resources until it has gone
     requests: Resources
     apart: tuple[Mapping[str, Any], ...] = ()  # terms of its required pod anti-affinity
 

@@ -49,12 +49,12 @@ class JobState:
     """A Job as the cluster has it; `message` and `address` are of its latest pod."""
 
     phase: Literal["Running", "Succeeded", "Failed"]
-    message: str = ""  # how a container ended, or what it waits for
-    result: str | None = None  # what it left when it succeeded
+    message: str = ""  # how a container ended, or why it waits
+    result: str | None = None  # its output on success
     problem: str | None = None  # why nothing works at it, and nothing will by itself
     refused: bool = False  # the problem is that its pods are refused
     unschedulable: str | None = None  # why its pod finds no node
-    lingers: bool = False  # its work is done; something else in its pod goes on
+    lingers: bool = False  # its work is done; another container of its pod runs
     address: str | None = None
     finished_at: datetime | None = None
 

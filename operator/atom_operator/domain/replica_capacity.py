@@ -39,8 +39,8 @@ class Capacity:
     # Of a copy of the model, that run at the same time, where states leave room for fewer than were
     # asked for; else 0.
     bounded_sequences: int = 0
-    reserve_bytes: int = 0  # beside weights and KV cache; 0 where it is not told
-    total_bytes: int = 0  # of the device; likewise
+    reserve_bytes: int = 0  # beside weights and KV cache; 0 if it is not reported
+    total_bytes: int = 0  # of the device; 0 if it is not reported
     startup: StartupTimes | None = None  # measured only
 
 

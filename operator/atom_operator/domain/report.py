@@ -26,7 +26,7 @@ class ApplyReport:
     applied: tuple[ChildKey, ...] = ()
     pruned: tuple[ChildKey, ...] = ()
     refused: tuple[Refusal, ...] = ()
-    refused_optional: tuple[Refusal, ...] = ()  # serving goes on without these
+    refused_optional: tuple[Refusal, ...] = ()  # serving does not need these
     failed: tuple[Refusal, ...] = ()  # for the moment: tried again at once
 
     def adding(self, failed: Iterable[Refusal]) -> ApplyReport:

@@ -22,7 +22,7 @@ from atom_operator.api.v1alpha1.common import memory_quantity
 Resources = Mapping[str, int]
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
 _HOST_PORT = "host port "
-# Every node has these; a report that leaves one out says nothing about it.
+# Every node has these; a report without one states nothing about it.
 NATIVE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, PODS})
 _SIZES = (MEMORY, EPHEMERAL_STORAGE, "hugepages-")
 _QUANTITY = re.compile(
@@ -117,7 +117,7 @@ def _of_pod(pod_spec: Mapping[str, Any], field: str) -> Counter[str]:
         else:
             largest |= sidecars + own
     total = (together + sidecars) | largest
-    # The pod's own amounts, where it has some, stand for those of its containers.
+    # The pod's own amounts, if it has some, replace those of its containers.
     total |= Counter(_amounts(_map(pod_spec.get("resources")).get(field)))
     total.update(_amounts(pod_spec.get("overhead")))
     total[PODS] = 1

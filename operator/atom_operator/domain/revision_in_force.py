@@ -34,4 +34,4 @@ class Revisions:
 
     run: RevisionInForce
     serving: RevisionInForce
-    waits: RolloutWait | None = None  # why the workload does not run what the spec asks for yet
+    waits: RolloutWait | None = None  # why the workload does not run the spec's pods yet

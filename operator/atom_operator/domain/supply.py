@@ -12,7 +12,7 @@ from atom_operator.domain.resources import Resources
 class Amount:
     """Hold the amounts of one resource of one node."""
 
-    allocatable: int | None  # None: the node does not tell, so it is not judged
+    allocatable: int | None  # None: the node does not report it, so it is not judged
     requested: int = 0  # by every pod on the node, ours included
     held: int = 0  # by pods of ours there, of whatever revision, those that end included
 
@@ -79,11 +79,11 @@ class Supply:
     demand: Resources
     nodes: tuple[NodeSupply, ...]
     stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
-    lost: frozenset[str] = frozenset()  # nodes that report no more: what is to end there stays
+    lost: frozenset[str] = frozenset()  # nodes that report no more: their ending pods stay
     arrived: int = 0  # pods of ours of the wanted revision that have a node and stay
     pods_per_replica: int = 1
     lacking: str | None = None  # why no node has the device at all
-    node_autoscaler: str | None = None  # what adds nodes for Pending pods, where nodes show one
+    node_autoscaler: str | None = None  # that adds nodes for Pending pods, if any
 
     @property
     def devices(self) -> int:

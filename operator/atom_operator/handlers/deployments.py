@@ -36,7 +36,7 @@ _BACKOFFS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # between tries of one request
 _IDLE_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LAST_PAUSE_SECONDS = 30.0
-_WELL_SECONDS = 60.0  # who ran so long begins with short pauses again
+_WELL_SECONDS = 60.0  # a run of this length resets the pauses
 _END_SECONDS = 2.0  # for kopf to close its connections
 _SERVED_SECONDS = 2.0  # between two looks for the CRD
 

@@ -62,8 +62,9 @@ from atom_operator.settings import LeaseSettings, OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
 _logger = logging.getLogger(__name__)
-# What informers follow, with the label by which it names an AtomDeployment; others' kinds where
-# they are served. AtomDeployments come by kopf: of them the change alone counts.
+# The kinds that informers follow, with the label by which an object names an AtomDeployment; other
+# projects' kinds if they are served. AtomDeployments arrive through kopf: for them only the change
+# counts.
 _OTHERS_KINDS = (NETWORK_POLICY, LEADER_WORKER_SET, HTTP_ROUTE, INFERENCE_POOL)
 FOLLOWED = {
     JOB: constants.LABEL_JOB_FOR,

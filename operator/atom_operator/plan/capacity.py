@@ -284,7 +284,7 @@ def _capacity(
         position_bytes=position_bytes(facts) + int(copied * correction.reserve),
     )
     running = running_sequences(memory, layout, limits)
-    if running < limits.max_num_seqs:  # as the engine goes on: with what fewer rows need
+    if running < limits.max_num_seqs:  # as the engine continues: with the needs of fewer rows
         fewer = _capacity(facts, replace(options, max_num_seqs=running), accelerator, correction)
         return replace(fewer, bounded_sequences=running)
     budget = plan_kv_cache(memory, layout, limits)

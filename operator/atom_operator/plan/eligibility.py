@@ -53,8 +53,9 @@ def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:
     for taint in spec.get("taints") or ():
         if taint.get("effect") not in _BLOCKING_EFFECTS:
             continue
-        # The cordon's taint and those of a node that is not ready repeat what was said above. All
-        # others of the node controller's (pressure, network, out of service) stand for themselves.
+        # The cordon's taint and those of a node that is not ready repeat earlier messages. All
+        # others of the node controller's (pressure, network, out of service) are reported
+        # separately.
         key = taint.get("key")
         if (cordoned and key == _CORDON["key"]) or (not ready and key in _NOT_READY):
             continue

@@ -21,8 +21,8 @@ class OwnPods:
 
     unschedulable: str | None = None  # the scheduler's words about a pod without a node
     # Pods of the wanted revision that have a node; None: not counted. The supply counts them too:
-    # no one request answers for pods' states, their nodes and what all pods there hold, so the two
-    # are of different ages, however fresh each is, and only a count in both shows it.
+    # no single request returns pods' states, their nodes and all requests there, so the two
+    # readings differ in age, however fresh each is, and only a count in both shows it.
     arrived: int | None = None
     places: int = 0  # replicas for which the pods that have a node, of whatever group, would do
     serving: int = 0  # replicas of whatever revision all of whose pods are ready
@@ -33,7 +33,7 @@ class OwnPods:
     starting: int = 0  # pods of the wanted revision that are not ready, and may become so
     unclaimed: int = 0  # pods of the wanted revision whose ResourceClaims are refused
     old_unclaimed: int = 0  # pods of other revisions without their ResourceClaims
-    leaving: int = 0  # pods that end and may still hold what others wait for
+    leaving: int = 0  # ending pods that may still hold the resources that others wait for
     # The nodes of those of them that a ResourceQuota still counts.
     leaving_charged: tuple[str | None, ...] = ()
 

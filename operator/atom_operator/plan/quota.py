@@ -33,7 +33,7 @@ class QuotaRefusal:
     requested: Resources
     used: Resources
     limited: Resources
-    old: Sequence[Resources]  # what each old pod counts as; none where that is unknown
+    old: Sequence[Resources]  # each old pod's charge; empty if unknown
 
     @property
     def lacking(self) -> str:
@@ -53,7 +53,7 @@ class QuotaRefusal:
         )
 
     def _rest(self, name: str, stopped: int) -> int:
-        as_new = stopped * self.requested[name]  # of old pods that nobody has seen
+        as_new = stopped * self.requested[name]  # of old pods that were not observed
         given = given_back(self.old, name, stopped) if self.old else as_new
         return max(0, self.used.get(name, 0) - given)
 

@@ -34,14 +34,14 @@ from atom_operator.plan.accelerators import (
     shares_memory,
 )
 
-# Whether a model fits with these options on a device with so many bytes.
+# Whether a model fits with these options on a device of this many bytes.
 Fits = Callable[[EngineOptions, int, ModelFacts], bool]
 
 _GIB = 1024**3
 _MOST_UTILIZATION_PERCENT = 95  # beyond it fragmentation and other processes decide
 _LEAST_BATCHED_TOKENS = 1024
 _MEMORY_STEP_BYTES = 256 * 1024**2
-_MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
+_MOST_MEMORY_STEPS = 4096  # a terabyte; a larger lack needs another model
 # The usual fp8 checkpoint: DeepSeek's, Qwen's.
 _BLOCK_FP8 = QuantizationScheme(method="fp8", default=replace(ONLINE["fp8"], method="fp8"))
 _LORA_FIELDS = {

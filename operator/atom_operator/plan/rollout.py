@@ -33,7 +33,7 @@ from atom_operator.plan.room import (
 )
 
 _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
-# What the scheduler says of nodes that other pods fill.
+# The scheduler's messages about nodes that other pods fill.
 _HELD_BY_PODS = re.compile(
     r"Insufficient |cannot allocate all claims|Too many pods|free ports|anti-affinity"
     r"|ReadWriteOncePod|max volume count"
@@ -58,7 +58,7 @@ class RolloutQuestion:
     pods: OwnPods
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
-    retiring: DeploymentState | None = None  # what of the other kind of workload still runs
+    retiring: DeploymentState | None = None  # the running workload of the other kind
     refusal: QuotaRefusal | None = None  # of pods of the wanted revision, by a ResourceQuota
     refusal_is_old: bool = False  # pods of ours have gone since, and no new one was tried
     inadmissible: str | None = None  # why no new pod would be admitted, even if every old one went
@@ -281,7 +281,7 @@ def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout
     Never more than one beyond the replicas without a place: if an old group that never served takes
     half of a freed place, the serving ones do not make up for that.
     """
-    # The workload's own count is behind that of its pods, which says what loads no more.
+    # The workload's own count lags its pods, which show when loading has ended.
     serving = max(running.available, question.pods.serving)
     if serving > running.desired - current.unavailable:
         return current  # the Deployment can still stop an old pod by itself
@@ -312,11 +312,11 @@ def _room_on_nodes(
         held = question.claim_not_shared
         if held is not None and current.strategy is _SURGE and not pods.leaving:
             return Rollout(_IN_PLACE, held)
-        return current  # what is missing is not counted, and old pods need not hold it
+        return current  # the missing resource is not counted, and old pods need not hold it
     if pods.leaving > supply.stuck:
         return current  # the place of an old pod comes free yet
     if pods.arrived is not None and supply.arrived > pods.arrived:
-        return current  # what waited has found a node since it was observed
+        return current  # the waiting pod has found a node since it was observed
     chosen = _without_spare(supply)
     if chosen.strategy is not current.strategy:
         return chosen
@@ -332,13 +332,13 @@ def _room_in_quota(
     lost = supply.lost if supply is not None else ()
     ends = any(node not in lost for node in pods.leaving_charged)
     if (ends or question.refusal_is_old) and (running.available or current.strategy is _IN_PLACE):
-        return current  # there is room, or will be, once the quota counts what goes no more
+        return current  # there is room, or will be, once the quota stops counting ended pods
     if pods.starting:
         return current  # one that finds no node waits for nodes, and not for the quota
     # Those whose claims are refused are there, and hold nothing that the quota counts.
     old = running.replicas - running.updated - pods.old_unclaimed
     missing = running.desired - running.updated + pods.unclaimed
-    # All of what is wanted need not fit: a new pod for each old one that may serve is no loss.
+    # Not all wanted pods need to fit: a new pod for each old one that may serve is no loss.
     if not refusal.has_room_after(old, min(old, missing)):
         return current
     if supply is not None and not _finds_a_node(supply):

@@ -85,7 +85,7 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
         kept = min(placed, running.desired) if running is not None else 0
         scaling = replace(scaling, limit=replica_limit(supply, kept))
     stands = running is not None and running.desired == 0 and not running.autoscaled
-    # KEDA wakes what may have no replicas; nobody wakes what is suspended.
+    # KEDA wakes a workload that may have no replicas; none wakes a suspended one.
     begins = stands and scaling.min_replicas > 0 and not plan.scale.suspended
     first = max(plan.scale.replicas, scaling.min_replicas) if begins else plan.scale.replicas
     replicas = min(first, scaling.ceiling)

@@ -15,8 +15,8 @@ from typing import Any
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.domain.profile import Profile
 
-# How many pods there are, who finds them, and how they are replaced: no pod notices. A field that
-# is not here counts, which costs at most a rollout that could have been spared.
+# The number of pods, their finders and their replacement: no pod notices. A field that is not
+# listed here counts, which costs at most an unneeded rollout.
 NOT_OF_PODS = (
     *("replicas", "suspend", "adapters", "autoscaling", "gateway", "monitoring", "networkPolicy"),
     "canary",
@@ -44,7 +44,7 @@ def spec_digest(
         asked["frontend"] = True  # pods take answers over from it, by a secret that they mount
     if spec.autoscaling is not None and spec.autoscaling.idle is not None:
         idle = {"idle": spec.autoscaling.idle, "idleSeconds": spec.autoscaling.idle_seconds}
-        asked["autoscaling"] = idle  # likewise
+        asked["autoscaling"] = idle  # for the same reason
     asked = {name: value for name, value in asked.items() if value not in (None, {})}
     parts: list[Any] = [asked, image, config_text]
     if profile is not None and profile.template is not None:
@@ -55,7 +55,7 @@ def spec_digest(
 
 # --- the spec that is carried out -----------------------------------------------------------------
 
-_IDLE = ("idle", "idleSeconds")  # of autoscaling: pods are told when to sleep
+_IDLE = ("idle", "idleSeconds")  # of autoscaling: pods get their idle time
 
 
 def spec_in_force(newest: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def startup_budget_seconds(
 
 def _bytes_per_second(source: SourceKind, measured: StartupTimes | None) -> float:
     assumed = _BYTES_PER_SECOND[source]
-    # A model that every pod downloads is loaded from its own disk: that says nothing of the hub.
+    # A model that every pod downloads is loaded from its own disk: that measures nothing of the
+    # hub.
     own = (SourceKind.HUB, SourceKind.BUCKET)
     if source in own or measured is None or measured.weights_seconds <= 0:
         return assumed

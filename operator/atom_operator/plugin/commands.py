@@ -96,7 +96,7 @@ def top(kubectl: Kubectl, options: Options) -> int:
     while True:
         samples, seconds = _sample(kubectl, options)
         if not samples:
-            kubectl.json("get", RESOURCE, options.name)  # says so where there is none
+            kubectl.json("get", RESOURCE, options.name)  # reports it if it does not exist
             raise KubectlError(
                 f"AtomDeployment {options.name} has no pod: kubectl atom why {options.name}"
             )
@@ -112,7 +112,7 @@ def top(kubectl: Kubectl, options: Options) -> int:
 
 def logs(kubectl: Kubectl, options: Options) -> int:
     """The logs of every engine pod, each line with its pod's name."""
-    kubectl.json("get", RESOURCE, options.name)  # says so where there is none
+    kubectl.json("get", RESOURCE, options.name)  # reports it if it does not exist
     if not kubectl.items("get", "pods", selector(options.name)):
         name = options.name
         raise KubectlError(f"AtomDeployment {name} has no pod yet: kubectl atom why {name}")
@@ -138,7 +138,7 @@ def logs(kubectl: Kubectl, options: Options) -> int:
 
 def chat(kubectl: Kubectl, options: Options) -> int:
     """Ask one question with --message, else hold a conversation until the end of input."""
-    kubectl.json("get", RESOURCE, options.name)  # says so where there is none
+    kubectl.json("get", RESOURCE, options.name)  # reports it if it does not exist
     with kubectl.port_forward(f"service/{options.name}", constants.ENGINE_PORT) as url:
         talking.talk(url, options)
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 SHELLS = ("bash", "zsh", "fish")
 NO_FILES, FILES = ":4", ":0"
-# Names of a kind in the cluster, by what the user's own kubectl says.
+# Names of a kind in the cluster, from the user's own kubectl.
 Names = Callable[[str], Sequence[str]]
 
 _SCRIPTS = {

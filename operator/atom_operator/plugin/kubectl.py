@@ -80,7 +80,7 @@ class Kubectl:
             try:
                 yield from process.stdout
             except BaseException:
-                # Who reads has enough, and a quiet pod's next line may never come.
+                # The reader has enough, and a quiet pod's next line may never arrive.
                 process.terminate()
                 raise
             finally:

@@ -19,7 +19,7 @@ import yaml
 
 FORMATS = ("text", "json", "yaml")
 _LEAST_WIDTH = 20
-# Branches of a tree, marks and a label with two spaces after it: what comes next is the text.
+# Branches of a tree, marks and a label with two spaces after it: the text follows.
 _STEM = re.compile(r"[│├└─ ]*")
 _LABEL = re.compile(r"(?:[-+?] )?\S+(?: \S+)*?\s{2,}|[-+?] |\d+\. ")
 

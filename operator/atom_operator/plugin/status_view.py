@@ -71,7 +71,7 @@ def _summary(parent: Object, drafts: str) -> Iterator[str]:
     if drafts:
         yield f"drafts    {drafts}"
     rollout = status.get("rollout")
-    # How the last one went says nothing about now.
+    # The last rollout's course is irrelevant now.
     if rollout and _condition(status, "Progressing").get("reason") != "Complete":
         yield f"rollout   {rollout['strategy']}: {rollout['reason']}"
 

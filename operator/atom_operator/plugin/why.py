@@ -20,7 +20,7 @@ from atom_operator.pods.pod_state import ended_pod, has_ended, pod_state
 from atom_operator.pods.silent_node import silence_of, silent_pod
 
 Object = Mapping[str, Any]
-# What an Event says is gone an hour later at the latest; one that does not come again is over.
+# An Event is gone an hour later at the latest; one that does not recur is over.
 _STILL = timedelta(minutes=15)
 _CONTROLLERS = ("LeaderWorkerSet", "Deployment", "StatefulSet", "ReplicaSet", "Job")
 
@@ -34,7 +34,7 @@ class Rank(IntEnum):
     NOT_STARTED = 3  # volumes, images, configuration
     FAILED = 4  # containers that end, pods that ended
     NOT_READY = 5  # it runs and does not serve yet
-    FOLLOWS = 6  # what the operator and controllers say of all that
+    FOLLOWS = 6  # reports of the operator and controllers about all that
 
 
 @dataclass(frozen=True, slots=True)

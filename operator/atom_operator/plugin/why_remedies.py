@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 _QUOTA = r"exceeded quota: (?P<quota>[^,\s]+)"
-# Pattern of the words, and what to do; {NAME} is a group of the pattern, or namespace, logs.
+# Pattern of the words, and the remedy; {NAME} is a group of the pattern, or namespace, logs.
 _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         _QUOTA,

@@ -79,7 +79,7 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
         head, _, value = line.rpartition(" ")
         name, brace, labels = head[len(_PREFIX) :].partition("{")
         if brace and not labels.endswith("}"):
-            continue  # with a time behind the value, which engines do not write, or torn
+            continue  # with a time after the value, which engines do not write, or torn
         try:
             yield name.strip(), labels[:-1], float(value)
         except ValueError:

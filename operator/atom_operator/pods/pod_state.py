@@ -24,10 +24,10 @@ _HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's, on pods that it counts
 _ENDED = ("Failed", "Succeeded")
 _SCHEDULED = "PodScheduled"
-# No node takes the pod, or what the scheduler does for it on a node that does failed, such as
-# binding a claim.
+# No node takes the pod, or the scheduler's work for it on a fitting node failed, such as binding a
+# claim.
 _NO_NODE = ("Unschedulable", "SchedulerError")
-# The kubelet says of a pod that it takes that it is not ready, within moments.
+# The kubelet reports a pod that it takes as not ready, within moments.
 _FIRST_REPORT = timedelta(seconds=15)
 
 
@@ -98,7 +98,7 @@ def pod_state(manifest: Manifest) -> PodState:
     scheduled = conditions.get(_SCHEDULED, {})
     containers = _containers(status)
     ready = conditions.get("Ready", {})
-    lost = status.get("phase") == "Unknown"  # its kubelet is silent: what it said last is old
+    lost = status.get("phase") == "Unknown"  # its kubelet is silent: its last report is old
     role = (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE)
     return PodState(
         name=manifest["metadata"]["name"],

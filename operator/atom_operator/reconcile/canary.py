@@ -291,7 +291,7 @@ def _hopeless(child: Manifest, now: datetime | None) -> str | None:
         words = degraded.get("message") if degraded.get("status") == "True" else message
         scheduled = _condition(child, ConditionType.SCHEDULED)
         waits = scheduled.get("message") if scheduled.get("status") == "False" else None
-        # What a Deployment says of its deadline names no cause; the scheduler does.
+        # A Deployment's message about its deadline names no cause; the scheduler's does.
         return "; ".join(dict.fromkeys(str(each) for each in (words, waits) if each))
     since = time_of(ready.get("lastTransitionTime"))
     fails = ready.get("status") == "False" and degraded.get("status") == "True"

@@ -107,9 +107,9 @@ class Decision:
     supply: Supply | None = None  # read only when something depended on it
     jobs: tuple[JobRequest, ...] = ()  # that prepare the model
     waiting: Waiting | None = None  # why no pod is asked for yet
-    routes: RouteFindings = field(default_factory=RouteFindings)  # of what exists afterwards
+    routes: RouteFindings = field(default_factory=RouteFindings)  # of the objects afterwards
     devices: DeviceFindings = field(default_factory=DeviceFindings)  # of the pods afterwards
-    kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
+    kept: frozenset[ChildKey] = frozenset()  # serve until the desired pods are ready
     canary: CanaryLook | None = None
     revisions: Revisions | None = None  # in force, where children are desired
 

@@ -43,7 +43,7 @@ class Departures:
         look = _Look(counted)  # whatever is refused from now on is newer
         if running is not None and running.refused_message is not None:
             if before is None or counted < before.counted:
-                # Events tell whole seconds, by a clock that may be ahead of ours.
+                # Events have whole seconds, by a clock that may be ahead of ours.
                 look = _Look(counted, now, max(now, refused or now))
             else:
                 look = _Look(counted, before.gone_at, before.refused_by)

@@ -68,21 +68,19 @@ class Surroundings:
     images: Mapping[
         Literal["amd", "cpu"], str
     ]  # the operator's default engine images, by accelerator type
-    config_text: str | None = None  # what spec.model.configRef points at, if it exists
+    config_text: str | None = None  # the target of spec.model.configRef, if it exists
     nodes: Iterable[Manifest] = ()  # of the cluster, as far as they can be read
-    served: frozenset[Kind] | None = None  # of the optional kinds; None where no cluster is known
+    served: frozenset[Kind] | None = None  # of the optional kinds; None if no cluster is known
     devices: DevicePicture | None = None  # that claims are given, where the spec asks for one
     site: Site = field(default_factory=Site)
-    measured: Capacity | None = (
-        None  # by an engine of this AtomDeployment, where nothing is planned
-    )
-    inspected: InspectedConfig | None = None  # what a look at the model has found before
-    learned: tuple[Evidence, ...] = ()  # what engines have measured, ours first
+    measured: Capacity | None = None  # by an engine of this AtomDeployment, if there is no plan
+    inspected: InspectedConfig | None = None  # the result of an earlier inspection
+    learned: tuple[Evidence, ...] = ()  # the engines' measurements, ours first
     profile: Profile | None = None  # that has been laid below the spec
     own: AtomDeploymentSpec | None = None  # the spec without the profile
-    profile_default: Default | None = None  # what the profile says as a whole
+    profile_default: Default | None = None  # the profile as a whole
     canary: Canary | None = None
-    image_volumes: bool = True  # whether the API server takes them; asked where it matters
+    image_volumes: bool = True  # whether the API server takes them; asked if it matters
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -90,7 +88,7 @@ def wants_nodes(spec: AtomDeploymentSpec) -> bool:
     return spec.accelerator.type == "amd" and spec.accelerator.memory is None
 
 
-# What another engine image would do away with; sizes can be told all the same.
+# Limits that another engine image may lift; sizes can be computed all the same.
 _ENGINE_LIMITS = frozenset({Reason.MODEL_NOT_SUPPORTED, Reason.UNSUPPORTED_BY_ENGINE})
 
 

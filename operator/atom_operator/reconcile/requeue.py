@@ -18,13 +18,13 @@ from atom_operator.reconcile.decider import Decision
 _LOOK_AGAIN_SECONDS = 30.0
 # Free devices bound an autoscaler; they are read once a minute for all of them together.
 _BOUND_SECONDS = 60.0
-# A loading engine tells how far it is only when it is asked.
+# A loading engine reports its progress only when it is asked.
 _LOADING_SECONDS = 10.0
-# How drafts do, and who sleeps, is told by engines only when they are asked.
+# Engines report drafts and sleep only when they are asked.
 _FIGURES_SECONDS = 60.0
-# That the other pods have become what a canary is this pass tells and the next one reads.
+# This pass reports that the other pods have taken a canary's change, and the next one reads it.
 _PROMOTING_SECONDS = 10.0
-# An engine that serves and yet says nothing to us may never do so (a network policy): asked ever
+# An engine that serves and yet does not answer us may never do so (a network policy): asked ever
 # more rarely, after as long again as it has been silent.
 _MOST_SILENT_SECONDS = 900.0
 
@@ -48,7 +48,7 @@ def requeue_after(
     running = observed.deployment
     refused = running is not None and running.refused_message is not None and not running.complete
     held_back = any(pod.gated for pod in observed.pods)
-    # What keeps a pod from beginning on its node only Events tell.
+    # Only Events report why a pod does not start on its node.
     begins = any(pod.scheduled and not pod.ready for pod in observed.pods)
     stuck = unschedulable(observed) is not None or held_back or refused or begins
     waits = bool(report.refused) or waits_for_config or stuck or bool(decision.devices.sick)

@@ -87,8 +87,8 @@ class RolloutChooser:
             supply = await self._survey(plan, wanted, Age.RECENT if now else Age.KNOWN)
         rollout = choose_rollout(replace(question, supply=supply))
         if now and stops_serving_pods(question, rollout):
-            # The pods are observed by a watch: in an older picture one of ours that has gone since
-            # still holds what the new one is about to take.
+            # The pods are observed by a watch: in an older picture one of our ended pods still
+            # holds the resources that the new one is about to take.
             supply = await self._survey(plan, wanted, Age.NOW)
             rollout = choose_rollout(replace(question, supply=supply))
         if gives_up_first(question, rollout):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from atom_operator.domain import DeploymentState, ObjectKey, Observed
 from atom_operator.domain.origin import Default
 
-_REFRESHED = 16  # at the head of the row, who learn their new place at once
+_REFRESHED = 16  # at the head of the queue, which are updated at once
 _NAMED = 3  # of those that hold the places, in a message
 _WITH_OWN = "the next change of its own spec takes it"
 
@@ -38,7 +38,7 @@ class RolloutTrain:
         self._rolling: dict[ObjectKey, None] = {}
         self._row: dict[ObjectKey, bool] = {}  # in the order of asking; True: for a default
         self._failed: dict[Default, dict[ObjectKey, None]] = {}  # and where
-        self._stopped: dict[ObjectKey, None] = {}  # by what has failed
+        self._stopped: dict[ObjectKey, None] = {}  # by a failed default
 
     def forget_all(self) -> None:
         """A new term."""
@@ -201,7 +201,7 @@ def holds_turn(observed: Observed, *, was_rolling: bool, is_first: bool) -> bool
         return False
     if running.rollback is not None or recorded is None:
         return was_rolling
-    # Where nothing served when it began, it takes nobody's place.
+    # If no pod served when it began, it takes no other's place.
     takes_turn = was_rolling or is_first or running.ready > 0
     return recorded.name != running.revision and takes_turn
 

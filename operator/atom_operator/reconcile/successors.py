@@ -73,7 +73,7 @@ async def refusal_of_rollout(
         return None
     names = group_of(serving[0], old)
     asked = [pod for pod in old if pod.name in names]
-    # All of what is wanted need not fit: a new pod for each old one that serves is no loss.
+    # Not all wanted pods need to fit: a new pod for each old one that serves is no loss.
     following = min(len(serving), running.desired * wanted.nodes)
     departure = Departure(
         old, asked, following, resource_claim_template(plan.identity, plan.engine, plan.accelerator)

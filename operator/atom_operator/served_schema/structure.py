@@ -59,7 +59,7 @@ class _Check:
         for name, item in value.items():
             below, place = fields.get(name, rest), f"{path}.{name}"
             if below is not None:
-                if item is not None or below.get("nullable"):  # a null stands for an absent field
+                if item is not None or below.get("nullable"):  # a null means an absent field
                     yield from self.problems(below, item, place)
             elif not open_ended:
                 yield FieldProblem(place, f"unknown field{self._meant(str(name), fields)}")

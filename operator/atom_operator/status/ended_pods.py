@@ -13,7 +13,7 @@ from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import DeploymentState, EndedPod, Observed, PodState
 from atom_operator.status.conditions import Verdict
 
-# The API server and the kubelet write times by clocks of their own.
+# The API server and the kubelet write times by different clocks.
 _CLOCKS_APART = timedelta(minutes=1)
 
 

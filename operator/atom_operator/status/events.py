@@ -36,7 +36,7 @@ _REPEATS = (
     ConditionType.STALLED,
     (ConditionType.READY, "False"),
 )
-# At first sight everything flips; these say something that the object's creation does not.
+# At first sight everything flips; these are more informative than the object's creation.
 _WORTH_AT_FIRST = _BAD - {(ConditionType.AVAILABLE, "False")}
 
 

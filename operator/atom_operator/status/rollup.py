@@ -83,8 +83,8 @@ class StatusInputs:
     shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
     routes: RouteFindings = field(default_factory=RouteFindings)
     devices: DeviceFindings = field(default_factory=DeviceFindings)
-    waiting: Waiting | None = None  # what has to be there before pods are asked for
-    suspended: bool = False  # by the spec, also where that is not accepted
+    waiting: Waiting | None = None  # the preparation before pods are requested
+    suspended: bool = False  # by the spec, even if that is not accepted
     revisions: Revisions | None = None  # in force, where children are desired
 
     @property
@@ -395,7 +395,7 @@ def _degraded(situation: StatusInputs) -> Verdict:
             f"revision {rollback.failed} could not become ready, so "
             f"{running.revision} runs again: {rollback.cause}. {_TRY_AGAIN}"
         )
-        # What runs again may fail as well, by a fault of its own.
+        # A restarted pod may fail as well, by another fault.
         more = f"; {failing.message}" if failing is not None and not running.complete else ""
         return Verdict(kind, "True", Reason.ROLLED_BACK, f"{text}{more}")
     if message := running.refused_message:

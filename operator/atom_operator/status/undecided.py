@@ -37,7 +37,7 @@ def undecided_status(
         if kind not in told and kind.value not in before:
             told[kind] = Verdict(kind, "Unknown", Reason.NOT_PLANNED, "see Ready")
     new = {each["type"]: each for each in stamp(told.values(), before.values(), generation, now)}
-    # Which of the two is told is decided anew.
+    # Which of the two is reported is decided again.
     kept = {kind: each for kind, each in before.items() if kind not in _OF_KSTATUS}
     found = {**kept, **new}
     conditions = [found[kind.value] for kind in ConditionType if kind.value in found]

@@ -55,12 +55,12 @@ _PLACES: Mapping[Kind, _Place] = {
     DEPLOYMENT: _Place(("Available",), Reason.PICKER_NOT_READY),
     POD_MONITOR: _Place(("Accepted",), Reason.NOT_TAKEN_UP, "bindings"),
     PROMETHEUS_RULE: _Place(("Accepted",), Reason.NOT_TAKEN_UP, "bindings"),
-    # That no pod may go just now is its work; that it cannot tell is none.
+    # A budget that allows no eviction now does its work; one that cannot judge is broken.
     DISRUPTION_BUDGET: _Place(
         ("DisruptionAllowed",), Reason.NOT_TAKEN_UP, only_reasons=frozenset({"SyncFailed"})
     ),
 }
-_PENDING = "Pending"  # of what a CRD's defaults say before any controller has looked
+_PENDING = "Pending"  # of a CRD's defaults before any controller has acted
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _of_child(child: ChildKey, manifest: Manifest, place: _Place) -> Iterator[Fo
     status: Mapping[str, Any] = manifest.get("status") or {}
     holders = _items(status.get(place.under)) if place.under else [status]
     if child.kind == DEPLOYMENT and (refused := _refused_pods(manifest)) is not None:
-        # Its other conditions say only what follows from that.
+        # Its other conditions are only consequences.
         yield _verdict(child, {**refused, "status": "False"}, place, "")
         return
     for holder in holders:

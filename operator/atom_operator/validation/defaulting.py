@@ -37,7 +37,7 @@ _MAX_LORAS, _MAX_LORA_RANK, _MAX_CPU_LORAS = 4, 16, 16
 _IDLE_SECONDS = 600  # without a request, before a pod sleeps
 # Where images of models have their files, by the custom of modelcars.
 _IMAGE_FOLDER = "/models"
-# Drafted by look-up, which costs next to nothing: what the engine drafts when it is not told.
+# Drafted by look-up, which costs next to nothing: the engine's own default.
 _NGRAM_TOKENS = 5
 
 

@@ -39,7 +39,7 @@ _DOMAIN = re.compile(
 _MOST_DEVICES = 8  # of one pod
 Rule = Callable[[AtomDeploymentSpec], Iterator[FieldProblem]]
 
-# Engine arguments that a field sets; what the operator sets on its own has no field.
+# Engine arguments that a field sets; the operator's own settings have no field.
 _OWNED_ARGUMENTS = {
     "model": "spec.model.source",
     "served-model-name": "spec.model.servedName",

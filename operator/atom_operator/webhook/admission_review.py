@@ -15,8 +15,8 @@ from atom_operator.constants import KIND
 from atom_operator.domain import Manifest, ObjectKey
 
 API_VERSION = "admission.k8s.io/v1"
-# The API server cuts a warning at 256 characters and drops what is past 4,096 of all together;
-# its documentation asks for 120.
+# The API server cuts a warning at 256 characters and drops text past 4,096 in total; its
+# documentation asks for 120.
 WARNING_LENGTH = 120
 _ALL_WARNINGS_LENGTH = 3_800
 _UNPROCESSABLE = 422

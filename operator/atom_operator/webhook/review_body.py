@@ -16,7 +16,7 @@ from typing import Any
 
 from atom.bounded_input.bounded_json import BoundedJsonError, JsonBounds, parse_json
 
-# Two objects, each below etcd's limit of 1.5 MiB, and room for what JSON escapes.
+# Two objects, each below etcd's limit of 1.5 MiB, and room for JSON escapes.
 BOUNDS = JsonBounds(most_bytes=8 << 20, most_values=1 << 17, most_depth=128)
 
 
@@ -46,7 +46,7 @@ class ReviewBodies:
     def __init__(self, limits: BodyLimits | None = None) -> None:
         self._limits = limits or BodyLimits()
         self._readers = 0
-        self._held_bytes = 0  # beyond what is small
+        self._held_bytes = 0  # beyond small bodies
         self._threads = asyncio.Semaphore(self._limits.threads)
 
     @property

@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 0.7
 # Reads that came too late still fill the caches for the next review; more would only pile up.
 _LATE_READS = 4
-# An operator and a site that have everything: what is wrong even there is the object's own fault.
+# An operator and a site that have everything: an error even there is the object's own fault.
 _ANYWHERE = Surroundings(
     images={"amd": "any", "cpu": "any"},
     site=ANY_ENGINE,

@@ -32,7 +32,7 @@ from atom.errors import RequestError
 
 # Claude Code begins its system prompt with a line that changes from request to request.
 _BILLING_LINE = "x-anthropic-billing-header:"
-# Templates that know efforts know these; what is more than high is as high as there is.
+# Templates with efforts know these; any effort above high maps to the highest.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
 
@@ -123,7 +123,7 @@ def _choice_of(choice: MessagesToolChoice) -> dict[str, Any]:
     return found
 
 
-# ---- what is asked of the answer -------------------------------------------------------------
+# ---- request options -------------------------------------------------------------------------
 
 
 def _thinking_of(request: CountTokensRequest) -> dict[str, Any]:

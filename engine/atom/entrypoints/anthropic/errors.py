@@ -35,7 +35,7 @@ _TYPES: Mapping[int, str] = MappingProxyType(
     }
 )
 _DEAD = "engine_dead"
-# What its clients read to go on by themselves: theirs then send the whole conversation.
+# Its clients read this error and then send the whole conversation.
 _NO_THREADS = "thread_unsupported_request"
 _ERROR = msgspec.json.Decoder(ErrorResponse)
 

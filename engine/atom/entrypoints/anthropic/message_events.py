@@ -134,7 +134,7 @@ class MessageEvents:
         self._parser = None if self._parsing is None else self._parsing.parser()
         self._open: type[Event] | None = None  # the kind of the block that is open
         self._index = -1  # of the newest block
-        self._template: TextTemplate | None = None  # of what is added to it
+        self._template: TextTemplate | None = None  # of its additions
         self._thought: list[str] = []
 
     def opening(self) -> bytes:

@@ -27,7 +27,7 @@ URLS = (
 _LONGEST_ID = 512
 _SERVER_ERROR = 500
 _BLOCK_BYTES = 1 << 16
-# A body has bounds of its own, with the server's words for them; these spare the parser.
+# A body has separate bounds with the server's own messages; these protect the parser.
 _LINE_BOUNDS = JsonBounds(most_bytes=64 << 20, most_values=1 << 23, most_depth=512)
 
 

@@ -20,7 +20,7 @@ from atom.entrypoints.bench.workload import Ask
 from atom.entrypoints.http.api_key import read_api_key
 from atom.errors import ConfigError
 
-_FALLBACK_VOCAB_SIZE = 256  # for servers that do not tell theirs; every vocabulary has as many
+_FALLBACK_VOCAB_SIZE = 256  # for servers that do not report theirs; every vocabulary has as many
 _OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 
 

@@ -47,15 +47,15 @@ INSTEAD: dict[str, str] = {
     "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT": _QUANTISES,
     "ATOM_PROFILER_MORE": "traces hold every operation with its time, and no more",
 }
-# AITER reads its own variables, all of them; these change what a start costs or what there is.
+# AITER reads its own variables, all of them; these change the cost of a start, or features.
 OF_AITER: dict[str, str] = {
     "AITER_TRITON_ONLY": "aiter leaves its compiled functions out, so most operations are Triton's",
     "AITER_REBUILD": "aiter compiles its kernels anew when they are first used, for minutes",
     "AITER_TUNE_GEMM": "aiter records the shapes of products to tune them, beside serving",
     "AITER_ONLINE_TUNE": "aiter tunes products as they come, so first steps take long",
 }
-# Read elsewhere in this project; and what Kubernetes sets in pods beside a Service whose name
-# begins with "atom".
+# Variables that this project reads elsewhere, and those that Kubernetes sets in pods beside a
+# Service whose name begins with "atom".
 _OURS = re.compile(
     r"ATOM_(API_KEY|CACHE_DIR|COMPILE_AHEAD|JOIN_ONCE|SSL_KEYFILE_PASSWORD|TERMINATION_LOG|OPERATOR_\w+|DEVCLUSTER_\w+)"
     r"|ATOM_\w*(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_\w+|PORT)"

@@ -28,7 +28,7 @@ _SECONDS_BETWEEN = 0.2
 _MOST_ERROR_BYTES = 10_000
 _MOST_WORDS = 500
 _BAD_SECRET = (401, 403)
-# Of what the request itself says, which every replica would refuse.
+# Statuses about the request itself, which every replica would return.
 _FINAL = (400, 413, 422)
 
 
@@ -96,7 +96,7 @@ class HttpReplicas:
                 if refusal is not None and refusal.status in _FINAL and not begun:
                     raise refusal
                 number += 1
-            number += not number  # where there is no place to ask
+            number += not number  # if there is no place to ask
         if refusal is not None and not begun:
             raise refusal
         raise RequestError(

@@ -19,7 +19,7 @@ from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.request import RequestOutput
 
 PATH = "/continue_request"
-PROTOCOL = 1  # of what servers say to each other here; one more when it changes its meaning
+PROTOCOL = 1  # of the messages between servers; incremented when their meaning changes
 PROTOCOL_HEADER = "x-atom-handover"
 WEIGHTS_HEADER = "x-atom-weights-version"
 BEAT_SECONDS = 5.0

@@ -37,7 +37,7 @@ OPEN_PATHS = frozenset(
         "/server_info",
     }
 )  # fmt: skip
-# The pages, and what they load: the same for everybody.
+# The pages and their files: the same for everybody.
 PAGE_PATHS = frozenset({"/", "/docs", "/redoc", "/openapi.json"})
 _PAGE_FILES = (
     "/console/",

@@ -89,7 +89,7 @@ class BodyTurns:
             group, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
             if turns:
-                self._waiting[group] = turns  # behind the others
+                self._waiting[group] = turns  # after the others
             if not turn.done():  # else its client has left
                 turn.set_result(None)
                 call_soon(self._hand_out, TURNS_BETWEEN)

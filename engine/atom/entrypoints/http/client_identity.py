@@ -17,7 +17,7 @@ from atom.client_label import address_name, client_label, key_label
 from atom.entrypoints.http.given_keys import key_of
 from atom.entrypoints.http.response_headers import header_of
 
-KEY_NAME = "api_key_name"  # in a scope's state: of the key that was checked, where it has one
+KEY_NAME = "api_key_name"  # in a scope's state: the name of the checked key, if it has one
 
 
 class ClientIdentity:

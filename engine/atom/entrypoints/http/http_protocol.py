@@ -78,7 +78,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         running = self._unanswered()
-        if running is not None:  # uvicorn tells the newest of pipelined requests only
+        if running is not None:  # uvicorn notifies only the newest of pipelined requests
             running.disconnected = True
             running.message_event.set()
             if self.access_log and not running.response_started:
@@ -117,7 +117,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             499,
         )
 
-    # ---- what comes ---------------------------------------------------------------------------
+    # ---- received data ------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -137,8 +137,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 return
             except httptools.HttpParserUpgrade as error:
                 parsed_bytes = error.args[0]
-            # The parser takes what follows for another protocol: it begins anew, with the same
-            # request, but for the offer.
+            # The parser takes the rest for another protocol: it restarts with the same request,
+            # without the offer.
             method = self.parser.get_method()
             if method == b"CONNECT":
                 raise httptools.HttpParserError("CONNECT is for proxies")

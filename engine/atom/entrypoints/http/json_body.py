@@ -6,5 +6,5 @@ from collections.abc import Callable
 
 import msgspec
 
-# Takes msgspec's structs and what they are made of.
+# Encodes msgspec's structs and their field types.
 to_json: Callable[[object], bytes] = msgspec.json.Encoder().encode

@@ -54,7 +54,7 @@ def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
         milliseconds = int(reader_timeout_seconds * 1000)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # likewise
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux; accepted connections inherit it, too
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
     return listener
 

@@ -12,9 +12,9 @@ import msgspec
 from atom.errors import RequestError
 
 _Raw = msgspec.Raw | msgspec.UnsetType
-_LEAST_ITEM_BYTES = 2  # an item of a list, with what separates it from the next
-# Of so many items one has a token: templates leave out the reasoning of earlier answers, which is
-# an item of `input` by itself.
+_LEAST_ITEM_BYTES = 2  # an item of a list, with its separator
+# The smallest share of items with a token: templates leave out the reasoning of earlier answers,
+# which is a separate item of `input`.
 _FIELDS = {"messages": 1, "input": 2, "prompt": 1, "token_ids": 1}
 _DIGITS = b"-0123456789"
 _BLANKS = b" \t\r\n"

@@ -98,7 +98,7 @@ class FrameWriter:
         self._frames = frames
         self._send = send
         self._write_piece = _never if response is None else response.write_piece
-        self._busy = True  # a task is sending, and takes what comes meanwhile
+        self._busy = True  # a task is sending, and takes later frames too
         self._catching_up: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

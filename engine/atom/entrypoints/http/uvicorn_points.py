@@ -43,7 +43,7 @@ class Point:
 
 
 POINTS: tuple[Point, ...] = (
-    # Of a connection: what we override, and who calls it.
+    # Of a connection: overridden methods, and their callers.
     Point(_PROTOCOL, "connection_made", "the time for the first head begins"),
     Point(_PROTOCOL, "connection_lost", "every pipelined request is told that its client left"),
     Point(_PROTOCOL, "eof_received", "a client that ends its side aborts what takes time"),
@@ -53,7 +53,7 @@ POINTS: tuple[Point, ...] = (
     Point(_PROTOCOL, "on_message_complete", "the same of the body"),
     Point(f"{_PROTOCOL}.on_headers_complete", "_start_asgi_task", "a request begins: OpenResponse"),
     Point(f"{_PROTOCOL}.on_response_complete", "_start_asgi_task", "and each pipelined one"),
-    # Of a connection: what we use.
+    # Of a connection: used members.
     Point(_PROTOCOL, "_unset_keepalive_if_required", "what comes ends the wait of an idle one"),
     Point(f"{_PROTOCOL}.__init__", "loop", "timers"),
     Point(f"{_PROTOCOL}.__init__", "access_log", "whether to log who left"),

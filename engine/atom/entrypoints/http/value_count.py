@@ -15,7 +15,7 @@ from atom.errors import RequestError
 
 MAX_VALUES = 100_000
 MAX_NUMBERS = 2**20
-SMALL_BODY_BYTES = 2 * MAX_VALUES  # a value and what separates it from the next
+SMALL_BODY_BYTES = 2 * MAX_VALUES  # a value and its separator
 
 _Raw = msgspec.Raw | msgspec.UnsetType
 _OF_NUMBERS = b"0123456789,[] \t\r\n"

@@ -56,7 +56,7 @@ def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[st
         body = kind.model_validate_json(data)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        if problems[0]["loc"]:  # an object: a refused field's remedy says more than its shape
+        if problems[0]["loc"]:  # an object: a refused field's remedy is more helpful than its shape
             check_fields(data, kind.endpoint)
         raise refusal(problems) from None
     return body, check_fields(data, kind.endpoint)

@@ -100,7 +100,7 @@ def events_of(parsing: AnswerParsing | None, text: str, reason: str) -> list[Eve
         return [Content(text)] if text else []
     parser = parsing.parser()
     events: list[Event] = []
-    for start in range(0, len(text), _PART_CHARACTERS):  # what is held back is small then
+    for start in range(0, len(text), _PART_CHARACTERS):  # little text is held back then
         events += parser.feed(text[start : start + _PART_CHARACTERS])
     return events + parser.finish(ended=reason == FinishReason.STOP)
 

@@ -117,7 +117,7 @@ class AnswerFrames:
             if not self._writing.done():
                 return None
             events, self._writing = self._writing.result(), None
-            # What came meanwhile, an error perhaps, is for a call of its own.
+            # Later outputs, an error perhaps, are for the next call.
             asyncio.get_running_loop().call_soon(self._tell)
             return events
         found = self._group.take()

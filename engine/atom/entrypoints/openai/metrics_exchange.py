@@ -85,7 +85,7 @@ class MetricsExchange:
         try:
             writer.write(_ENCODER.encode(self._numbers()))
             await writer.drain()
-        except ConnectionError:  # the one who asked has left
+        except ConnectionError:  # the process that asked has left
             pass
         finally:
             writer.close()

@@ -151,7 +151,7 @@ def _document(app: FastAPI, beside: Sequence[Beside]) -> dict[str, Any]:
             describe_fields(requests["$defs"], kind.__name__, endpoint)
     for schema in answers.values():
         tag = schema.get("properties", {}).get("type", {})
-        if len(tag.get("enum", ())) == 1:  # a kind's, of which its struct says nothing
+        if len(tag.get("enum", ())) == 1:  # the tag of one kind, which its struct does not describe
             tag.setdefault("description", f"Always {tag['enum'][0]}.")
     # FastAPI's own schemas are of answers that no route gives.
     document["components"] = {"schemas": {**requests["$defs"], **answers}}
@@ -220,5 +220,5 @@ _TAGS = {
     "status": "How the server is; none of these needs a key.",
     "control": "Changes for every client; these always need a key.",
 }
-# They answer 503 in a shape of their own.
+# They answer 503 in a different shape.
 _PROBES = frozenset({"/health", "/ready", "/ping", "/startup", "/live"})

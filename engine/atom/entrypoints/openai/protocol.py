@@ -24,7 +24,7 @@ MAX_ANSWERS = 1024  # prompts times n
 MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
 MAX_DOCUMENTS = 256
-ID_PATTERN = r"^[A-Za-z0-9._:/+=-]{1,128}$"  # of what may stand in a header, too
+ID_PATTERN = r"^[A-Za-z0-9._:/+=-]{1,128}$"  # of text that may be in a header, too
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
 _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
@@ -105,7 +105,7 @@ class GenerationRequest(StructuredFields, RequestBody):
     # Only requests of the same salt share cached prompts: one per tenant hides them by time too.
     cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
     timeout_seconds: _Timeout | None = None
-    timeout: _Timeout | None = None  # the same; the header X-Request-Timeout says it as well
+    timeout: _Timeout | None = None  # the same as the header X-Request-Timeout
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -232,7 +232,7 @@ class TemplateFields(ToolFields):
     enable_thinking: bool | None = None  # DashScope's
     documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] | None = None
     add_generation_prompt: bool | None = None
-    # The answer goes on with the last message, which is not ended.
+    # The answer continues the last message, which is not ended.
     continue_final_message: bool | None = None
 
 

@@ -113,7 +113,7 @@ async def start_chat(
             model=request.model,
         )
     except RequestError as error:
-        if error.param == "prompt":  # what the conversation became
+        if error.param == "prompt":  # the rendered conversation
             error.param = "messages"
         raise
     shown = Shown(

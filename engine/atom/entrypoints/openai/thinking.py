@@ -96,7 +96,7 @@ def _budget(tokens: int, parsing: AnswerParsing, tokenizer: Tokenizer) -> Thinki
             opening_text=None if opened else _spellings(tokenizer, marks.opening, at_start=True),
             closing_text=_spellings(tokenizer, marks.closing, at_start=False),
         )
-    # The answer follows in another message; where it may be a call, its channel is not chosen.
+    # The answer follows in another message; if it may be a call, its channel is not chosen.
     calls = parsing.calls is not None
     return ThinkingBudget(
         tokens,

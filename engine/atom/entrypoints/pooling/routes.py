@@ -105,7 +105,7 @@ def pooling_routes(state: ServerState) -> APIRouter:
 def _handler(
     handle: Callable[[Request], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    async def pool(http: Request) -> Response:  # by its signature FastAPI knows what to give
+    async def pool(http: Request) -> Response:  # FastAPI injects arguments by signature
         return await handle(http)
 
     return pool
@@ -125,7 +125,7 @@ async def _answer(state: ServerState, route: _Route, http: Request) -> Response:
             client_id,
             timeout_of(http, request),
         )
-    # The work ends, and what runs is aborted, when the client leaves.
+    # The work ends, and its requests are aborted, when the client leaves.
     body = await until_disconnect(http.receive, lambda: route.work(asked, request))
     return (
         Response(status_code=499) if body is None else Response(body, media_type="application/json")

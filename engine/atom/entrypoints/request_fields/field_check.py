@@ -19,7 +19,7 @@ from atom.entrypoints.request_fields.field_table import TABLE
 from atom.errors import RequestError
 
 UNSUPPORTED = "unsupported_parameter"  # an error's code
-MOST_UNKNOWN = 16  # that are looked at, and told
+MOST_UNKNOWN = 16  # that are inspected and reported
 _LONGEST_NOTHING_BYTES = 64  # of a value that asks for nothing, however it is spelled
 _LONGEST_NAME = 64
 _LONGEST_PATH = 96

@@ -67,7 +67,7 @@ class ResponseFrames:
         return self._written(self._reader.take(piece))
 
     def closing(self) -> bytes:
-        if not self._answers.lasts:  # it was aborted, and nobody reads this
+        if not self._answers.lasts:  # it was aborted, and has no reader
             return b""
         status, details = response_end(self._answers)
         events = self._output.end(status)

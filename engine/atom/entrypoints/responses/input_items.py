@@ -22,7 +22,7 @@ from atom.errors import RequestError
 Item = Mapping[str, Any]
 Message = dict[str, Any]
 REFERENCE = "item_reference"
-MORE_TOOLS = "additional_tools"  # an item of its own: it makes no message
+MORE_TOOLS = "additional_tools"  # a separate item: it makes no message
 _ROLES = ("system", "developer", "user", "assistant")
 _SYSTEM = ("system", "developer")
 _TEXTS = {

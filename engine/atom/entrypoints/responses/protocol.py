@@ -84,7 +84,7 @@ class TextConfig(BaseModel):
     verbosity: Literal["low", "medium", "high"] | None = None  # for templates that know it
 
 
-# OpenAI's names. Those of tools and inputs that there are none of here add nothing.
+# OpenAI's names. Those of tools and inputs that this server lacks add nothing.
 _Included = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",

@@ -25,7 +25,7 @@ from atom.errors import RequestError
 Items = Sequence[dict[str, Any]]
 _decode = msgspec.json.decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_ITEM_BYTES = 512  # what the index takes for an item beside its text
+_ITEM_BYTES = 512  # the index's size of an item beside its text
 _TOLD_APART = ("key-", "header-")
 
 

@@ -167,7 +167,7 @@ class ApiFleet:
 
     def _on_event(self, event: CoreEvent) -> None:
         """Pass an event from the manager's thread to the loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is none to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed, with no waiter left
             self._loop.call_soon_threadsafe(self._handle, event)
 
     def _handle(self, event: CoreEvent) -> None:

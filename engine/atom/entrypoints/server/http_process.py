@@ -52,7 +52,7 @@ from atom.progress import StartupProgress
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-_RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
+_RESPONSES_FLUSH_SECONDS = 3  # for generated output to reach its readers
 _ENGINE_END_SECONDS = 10.0
 _HAND_OVER_AGAIN_SECONDS = 1.0
 _LOADING_ADAPTERS = "loading adapters"
@@ -79,7 +79,7 @@ class HttpServer(uvicorn.Server):
                 http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
-                # Else what any sender on this machine writes of its address would be believed.
+                # Otherwise any sender on this machine could forge its address.
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
                 server_header=False,
                 backlog=BACKLOG,

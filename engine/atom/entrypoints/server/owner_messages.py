@@ -44,7 +44,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 READY = b"ready"  # from an HTTP process: it takes requests
-LISTENS = b"listens "  # and ClientPorts: where it listens to engine processes of other nodes
+LISTENS = b"listens "  # and ClientPorts: its ports for engine processes of other nodes
 
 OwnerMessage = ModelOpened | AllReady | EngineFailed | RankLost | ServerLost | Stop
 _DECODER = msgspec.json.Decoder(OwnerMessage)

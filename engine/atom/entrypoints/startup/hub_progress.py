@@ -56,7 +56,7 @@ def bytes_in_cache(blobs: Path, snapshot: Snapshot) -> int:
     """Bytes of the snapshot's files in the hub client's cache, half-downloaded ones included."""
     present = 0
     for file in snapshot.files:
-        # The client names a blob by its hash, and what is not complete `HASH.PART.incomplete`.
+        # The client names a blob by its hash, and an incomplete one `HASH.PART.incomplete`.
         sizes = [0]
         for path in blobs.glob(f"{file.sha256 or file.git_sha1}*"):
             with contextlib.suppress(OSError):  # renamed while we look

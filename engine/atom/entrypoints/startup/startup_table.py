@@ -108,7 +108,7 @@ def print_startup_table(report: EngineReport, address: Address, *, verbose: bool
     if not console.is_terminal:  # rich would assume 80 columns and fold rows of a pod's log
         console.width = _LOG_COLUMNS
     console.print(table, markup=False)
-    for line in next_steps(address):  # not folded: a command is copied as it stands
+    for line in next_steps(address):  # not folded: a command is copied verbatim
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -33,7 +33,7 @@ class StartupTimeline:
         self._phase, self._share = "opening the model", 0.0
         self._loading_seconds: float | None = None  # of the weights, once they are there
         self._ready_seconds: float | None = None
-        self.weights_bytes: int | None = None  # on disk; told once the model is open
+        self.weights_bytes: int | None = None  # on disk; set once the model is open
 
     def note(self, phase: str, share: float) -> None:
         """Note that `phase` is `share` (0 to 1) done; another phase means that the one before is

@@ -24,7 +24,7 @@ def models_metrics_routes(
     @router.head("/metrics")
     @router.get("/metrics")
     async def metrics() -> Response:
-        # The server's own series come first: of models they would say less.
+        # The server's own series come first: a model's would have less detail.
         collectors: list[Collector] = [DeviceCollector(device, list(states), is_ready())]
         collectors += [EngineCollector(each, await each.numbers()) for each in states.values()]
         return Response(generate_latest(Merged(collectors)), media_type=CONTENT_TYPE_LATEST)

@@ -75,7 +75,7 @@ class ModelsProcess:
         self._models = models
         self._listener = listener
         self._announce = announce
-        options = models[0].options  # of what is the whole server's, all have the same
+        options = models[0].options  # options of the whole server are equal in all
         self._timeline = StartupTimeline(options.startup_budget_seconds)
         shared: dict[str, Any] = {
             "created": int(time.time()),

@@ -24,7 +24,7 @@ from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
 
 MAX_PARAMS = 64
 _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
-# Of a request, what its tokens are drawn by and nothing of how its answer is told.
+# The fields of a request that affect its tokens, without those about the answer's form.
 _TOLD = {
     "model", "stream", "stream_options", "request_id", "rid", "priority", "cache_salt", "timeout",
     "timeout_seconds", "return_token_ids", "return_tokens_as_token_ids", "add_special_tokens",

@@ -50,7 +50,7 @@ class RequestSpan(RequestTrace):
             },
         )
 
-    # ---- told by the engine -------------------------------------------------------------------
+    # ---- the engine's reports -----------------------------------------------------------------
 
     def queued(self, call: QueuedCall) -> None:
         self._arrivals |= {request.id: request.arrive_time for request in call.requests}

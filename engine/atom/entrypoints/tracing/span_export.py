@@ -38,7 +38,7 @@ class SpanExport:
                 "process.pid": os.getpid(),
             }
         )
-        # What the environment says wins over what is our own.
+        # The environment's settings override our own.
         self._provider = TracerProvider(
             resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
         )

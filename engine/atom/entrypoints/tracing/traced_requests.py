@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from atom.entrypoints.tracing.request_span import RequestSpan
 from atom.model_engine.request_trace import CURRENT_TRACE
 
-# gen_ai.operation.name by path: OpenTelemetry's words, or the endpoint's where there is none.
+# gen_ai.operation.name by path: OpenTelemetry's names, or the endpoint's if it has none.
 OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# The list of blocks given back is tidied when it is so many times as long as the pool.
+# The list of freed blocks is compacted when it is this many times as long as the pool.
 _MOST_ENTRIES_PER_BLOCK = 4
 
 
@@ -33,7 +33,7 @@ class BlockPool:
         self._hashes: list[int | None] = [None] * num_blocks  # None: not findable
         self._contents = BlockContents(num_blocks, block_size)
         self._by_hash: dict[int, int] = {}
-        # The block that a hash leads to, or None; what it holds is proven by `count_proven`.
+        # The block that a hash leads to, or None; `count_proven` proves its content.
         self.find: Callable[[int], int | None] = self._by_hash.get
         self._empty = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         # Blocks in the order in which they were last given back. A block that was taken again stays

@@ -22,7 +22,7 @@ def build_executor(
     if config.parallel.tensor_parallel_size == 1:
         return SingleDeviceExecutor(config)
     from atom.model_engine.executor.tensor_parallel.executor import (
-        start_group,  # torch.distributed, for those who ask
+        start_group,  # torch.distributed, imported on demand
     )
 
     return start_group(config, on_failure)

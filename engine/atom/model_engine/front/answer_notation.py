@@ -44,7 +44,7 @@ def resolve_notation(
         return AnswerNotation(formats, None)
     unread = calls == AUTO and formats.calls is None and bool(template.signs.call)
     if calls == AUTO and formats.calls is None and not template.tells_tools:
-        formats = replace(formats, calls=PLAIN_JSON)  # which the model is then told
+        formats = replace(formats, calls=PLAIN_JSON)  # which the model is then instructed to use
     notation = (formats.calls or PLAIN_JSON).notation
     made = template.writing_calls(notation.written, single=notation.single)
     if formats.reasoning is not None and formats.reasoning.marks is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from atom.model_engine.request import Request
 
-_MOST_LOSSES = 1  # of what computes an answer: its request may be what ends an engine
+_MOST_LOSSES = 1  # of an answer's engines: its request may be the cause of their ends
 
 
 class AnswerSoFar:

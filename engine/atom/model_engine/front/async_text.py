@@ -47,7 +47,7 @@ class AsyncText:
             add_special_tokens=add_special_tokens,
             for_answer=for_answer,
         )
-        # One without a length is no prompt; `tokenize` says so.
+        # A prompt without a length is invalid; `tokenize` reports it.
         length = sum(len(prompt) for prompt in prompts if isinstance(prompt, Sized))
         if length <= _LONG_TEXT_CHARACTERS:
             return [one(prompt) for prompt in prompts]

@@ -32,7 +32,7 @@ class CoreEventHop:
         self._arrived.append(event)
         try:
             self._loop.call_soon_threadsafe(self._take)
-        except RuntimeError:  # the loop is closed: there is none to tell
+        except RuntimeError:  # the loop is closed, with no waiter left
             logger.debug("an event came after the event loop had ended")
 
     def _take(self) -> None:

@@ -65,13 +65,13 @@ class EngineLifecycle:
         self._waker: Callable[[], Awaitable[None]] | None = None
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self._on_progress = on_progress
-        self._stalled: dict[int, str] = {}  # rank → what is wrong with it
+        self._stalled: dict[int, str] = {}  # rank → its fault
         self._woke = asyncio.Event()  # since it fell asleep, or since `hold`
         self._holds_because = ""  # requests that come, although it serves; empty for no reason
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
         self._maimed = asyncio.Event()
-        self._lost_part = ""  # what is gone, once something is
+        self._lost_part = ""  # the lost part, once there is one
         self._shut_down = False
 
     @property
@@ -82,7 +82,7 @@ class EngineLifecycle:
     def is_asleep(self) -> bool:
         return self.status.state is EngineState.ASLEEP
 
-    # ---- what happens -------------------------------------------------------------------------
+    # ---- events -------------------------------------------------------------------------------
 
     def note(self, event: CoreEvent) -> None:
         """Update the state from a core's event; events about requests are ignored."""
@@ -128,7 +128,7 @@ class EngineLifecycle:
 
     def _show_stalls(self) -> None:
         if self.status.state not in (EngineState.READY, EngineState.STALLED):
-            return  # draining or dead, which says more
+            return  # draining or dead, which is more specific
         state = EngineState.STALLED if self._stalled else EngineState.READY
         reason = "; ".join(self._stalled.values())
         self.status = replace(self.status, state=state, reason=reason)
@@ -234,7 +234,7 @@ class EngineLifecycle:
             reason = "the engine was shut down"
             self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
 
-    # ---- who wants to know --------------------------------------------------------------------
+    # ---- waiters ------------------------------------------------------------------------------
 
     async def wait_ready(self) -> EngineReport:
         """Return the start-up report. Raises `EngineDeadError` if start-up failed."""

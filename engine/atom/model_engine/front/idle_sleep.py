@@ -53,7 +53,7 @@ class IdleSleep:
             self._turns.cancel()
 
     async def _take_turns(self, idle_seconds: float) -> None:
-        with contextlib.suppress(EngineDeadError):  # whose start others tell of
+        with contextlib.suppress(EngineDeadError):  # a start-up failure is reported elsewhere
             await self._lifecycle.wait_ready()
         awake_since = self._clock()
         while not self._lifecycle.is_ending:

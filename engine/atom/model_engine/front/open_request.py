@@ -160,7 +160,7 @@ class OpenRequest:
         prompt = self.prompt_logprobs
         if prompt is not None:
             self.prompt_logprobs = None
-        # By position, which is the cheapest way to make what is made for every token.
+        # Positional arguments are the cheapest, and one is built per token.
         return RequestOutput(
             self.name,
             tokens,

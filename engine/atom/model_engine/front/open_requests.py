@@ -45,7 +45,7 @@ class OpenRequests:
         self._requests: dict[int, OpenRequest] = {}
         self._num_answered = 0  # of these, with an output already
         self._unanswered: dict[str, int] = {}  # the others, by group of clients
-        self.quiet_since = clock()  # when the last request ended, where none is open
+        self.quiet_since = clock()  # when the last request ended, if none is open
         self._idle = asyncio.Event()  # no request is open
         self._idle.set()
 

@@ -21,7 +21,7 @@ from atom.model_engine.front.weights_update import (
     version_of,
 )
 
-# Calls a utility of every engine core: its name and arguments; what each has returned.
+# Calls a utility of every engine core by its name and arguments; returns their results.
 CallCores = Callable[..., Awaitable[list[Any]]]
 
 
@@ -81,7 +81,7 @@ class Pauses:
 
     async def _carry_out(self, pause: Coroutine[Any, Any, None]) -> None:
         self._under_way = asyncio.ensure_future(self._in_turn(pause))
-        await asyncio.shield(self._under_way)  # whether or not who asked still waits
+        await asyncio.shield(self._under_way)  # even if the caller no longer waits
 
     async def _in_turn(self, pause: Coroutine[Any, Any, None]) -> None:
         async with self._one:

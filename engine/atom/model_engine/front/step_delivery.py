@@ -36,7 +36,7 @@ class StepDelivery:
             cause = error
             # A fault of ours must not leave callers waiting, nor end the others' requests.
             logger.exception("the outputs of a step could not be processed")
-            self._requests.deliver(self.taken())  # a failure comes behind what came before it
+            self._requests.deliver(self.taken())  # a failure is delivered after the earlier outputs
             concerned = {*body.requests(), *(row.request_id for row in body.finished)}
             self._requests.fail_each(concerned, lambda: _unprocessed(cause))
             return

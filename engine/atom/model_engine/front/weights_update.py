@@ -22,7 +22,7 @@ from atom.pooling_config import as_causal_model
 from atom.sizing.engine_support import SUPPORTED_ARCHITECTURES
 from atom.sizing.text_part import text_part
 
-# Fields of a config.json that say nothing of what is computed here.
+# Fields of a config.json without effect on the computation here.
 _TELLS_NOTHING = frozenset(
     {
         "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache",

@@ -114,8 +114,8 @@ class EventMaker:
             medium=MEDIUM,
             lora_name=entry.lora_name,
         )
-        # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's. Of
-        # the salt a digest is enough to tell prompts apart, and lets no reader use it.
+        # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's. A
+        # digest of the salt is enough to separate prompts, and no reader can use it.
         names = [] if entry.lora_name is None else [entry.lora_name]
         if names or entry.salt:
             others = [names or None] * (len(entry.hashes) - 1)

@@ -58,7 +58,7 @@ class KVEventPublisher:
         self._replay: zmq.Socket[bytes] | None = None
         self._cached: CachedBlocks | None = None
         if own.replay_endpoint is not None:
-            # A replay is bounded by what is kept, and none of it may be dropped.
+            # A replay is bounded by the stored batches, and none of it may be dropped.
             self._replay = self._bound(zmq.ROUTER, own.replay_endpoint, 0)
             self._cached = CachedBlocks(blocks.block_size)
         logger.info("KV events are published at %s", own.endpoint)

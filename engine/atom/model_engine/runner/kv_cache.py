@@ -175,7 +175,7 @@ def _allocate_packed(
         group.offsets[-1] * block_size + _block_bytes(own[-1])
         for group, own in zip(groups, layouts, strict=True)
     ]
-    # A token's bytes of entries are rounded up, so what the last layer keeps may be less.
+    # A token's bytes of entries are rounded up, so the last layer may store less.
     block_bytes = -(-max(sizes) // block_size) * block_size
     pool = _reserved((num_blocks, block_bytes), torch.uint8, place.device)
     for number, (group, own) in enumerate(zip(groups, layouts, strict=True)):

@@ -24,7 +24,7 @@ from atom.sizing.families import has_turned_experts, module_reader
 
 _PREFIX = "base_model.model."
 _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
-# What a name that is none of the model's matrices stands for, by what it holds.
+# Explanations of names that match none of the model's matrices, by a part of the name.
 _NOT_SERVED = (
     (re.compile(r"lora_embedding|embed_tokens|lm_head"), "embeddings and output heads keep theirs"),
     (re.compile(r"lora_magnitude"), "DoRA is not served"),

@@ -199,7 +199,7 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
         for tokens in [*few, prompt]:
             if tokens <= prompt:
                 yield of_variant(prompt_batch([tokens], cache), variant)
-        yield prompt_batch([1], cache)  # gives back what the rows took
+        yield prompt_batch([1], cache)  # releases the rows' tables
 
 
 def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBatch]:
@@ -207,7 +207,7 @@ def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBat
         count = min(rows, most_rows)
         yield prompt_batch([1] * count, cache, params)
         yield decode_batch([2] * count, cache, params=params)
-        yield prompt_batch([1] * count, cache)  # gives back what the parameters took
+        yield prompt_batch([1] * count, cache)  # releases the parameters' tables
 
 
 def computing_ahead(batch: ScheduledBatch, ahead: int, computed: int = 1) -> ScheduledBatch:

@@ -21,10 +21,10 @@ from atom.speculation.draft_lengths import DraftLengths
 _NEVER = np.iinfo(np.int32).max
 
 
-# What a step gave to rows that are still there: their slots; their request ids; the tokens, row
-# after row, up to what ends the row; how many each row got, None for one each; whether a row ends
-# with its last one; and of all rows of the batch, tokens that are computed and known. A bare tuple,
-# since there is one in every step.
+# A step's results for living rows: their slots; their request ids; the tokens, row after row, up to
+# the end of the row; how many each row got, None for one each; whether a row ends with its last
+# one; and of all rows of the batch, tokens that are computed and known. A bare tuple, since there
+# is one in every step.
 TakenTokens = tuple[
     Slots,
     NDArray[np.int64],
@@ -84,7 +84,7 @@ class AcceptedTokens:
     def enter(self, slot: int) -> None:
         """Note that a slot's row is filled."""
         self._num_known[slot] = self._rows.num_tokens[slot]
-        # A mask says nothing of the token behind the next.
+        # A mask covers no token after the next.
         params = self._rows.sequence_in(slot).params
         confined = params.structured_outputs is not None or params.thinking is not None
         self._may_extend[slot] = not confined

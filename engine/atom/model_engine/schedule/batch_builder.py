@@ -51,7 +51,7 @@ class BatchBuilder:
         nobody = np.zeros(0, dtype=np.intp)
         self._decodes = _Decodes.of(nobody, nobody, rows)
 
-    # ---- what changed -------------------------------------------------------------------------
+    # ---- changes ------------------------------------------------------------------------------
 
     def enter(self, sequence: Sequence) -> None:
         """Add the sequence to the next batch's new rows. It has a slot, blocks and a seed."""

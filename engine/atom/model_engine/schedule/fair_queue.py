@@ -93,7 +93,7 @@ class FairQueue:
         client = self._groups.next().holder.next()
         return all(self._runs[slot] is not client for slot in slots)
 
-    # ---- what becomes of a request ------------------------------------------------------------
+    # ---- events of a request ------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence, opening its client's account if needed."""
@@ -207,7 +207,7 @@ class FairQueue:
         if not client.open:
             self._num_active -= 1
 
-    # ---- what they were given -----------------------------------------------------------------
+    # ---- charges ------------------------------------------------------------------------------
 
     def settle(self, *, entering: bool = False) -> None:
         """Charge the tokens that running rows have generated since their last charge. Skipped for a
@@ -230,7 +230,7 @@ class FairQueue:
             if count > 0:
                 client.charge(count)
 
-    # ---- who makes room -----------------------------------------------------------------------
+    # ---- preemption ---------------------------------------------------------------------------
 
     def making_way(self) -> list[Sequence]:
         """List the rows that may be preempted for the first waiting sequence, newest first: those

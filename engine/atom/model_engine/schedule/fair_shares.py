@@ -106,7 +106,7 @@ class FairShares(Generic[Holder]):
         account = self._accounts[name] = Account(name, self, holder, parent)
         return account
 
-    # ---- who is there -------------------------------------------------------------------------
+    # ---- active accounts ----------------------------------------------------------------------
 
     def move(self, account: Account[Holder], waiting: int, running: int) -> None:
         did_wait, was_open = account.waiting, account.open
@@ -179,7 +179,7 @@ class FairShares(Generic[Holder]):
                 account.listed = False
                 heapq.heappop(heap)
             elif (service, last_pick) != (account.service, account.last_pick):
-                heapq.heapreplace(heap, self._entry(account))  # what it was given since
+                heapq.heapreplace(heap, self._entry(account))  # its service since
             else:
                 return account
 

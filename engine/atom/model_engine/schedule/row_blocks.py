@@ -109,7 +109,7 @@ class RowBlocks:
         more block may not be enough of drafts."""
         rows = self._rows
         last_written = rows.num_computed[slots]
-        if self._lookahead:  # none behind the row's end
+        if self._lookahead:  # none after the row's end
             last_written = np.minimum(last_written + self._lookahead, rows.last_position[slots])
         full: Slots = slots[last_written >= rows.room[slots]]
         return full

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-LEAST_TOKENS = 64  # of prompts in a step, however slow: each step has costs of its own
+LEAST_TOKENS = 64  # of prompts in a step, however slow: each step has fixed costs
 LEAST_ALONE_TOKENS = 1024  # of prompts without answers: fewer would cost throughput
 FIRST_TOKENS = 512  # beside answers, while nothing is known of the device's speed
 # A step of several clients, in steps without prompts: first tokens come after two or three of them.
@@ -75,7 +75,7 @@ class StepTime:
             return budget
         self._learn(now)
         alone = beside is Beside.NOTHING
-        if not self._seconds_a_token:  # a first step tells
+        if not self._seconds_a_token:  # the first step measures it
             return budget if alone else min(budget, FIRST_TOKENS)
         affordable = int(self._bound(beside) / self._seconds_a_token)
         return min(budget, max(LEAST_ALONE_TOKENS if alone else LEAST_TOKENS, affordable))

@@ -25,7 +25,7 @@ class StopConditions:
     def __init__(self, rows: RowTable, eos_token_ids: Iterable[int]) -> None:
         self._rows = rows
         self._eos = tuple(sorted(eos_token_ids))
-        self._stop_tokens: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
+        self._stop_tokens: dict[int, frozenset[int]] = {}  # slots with stop tokens
 
     def enter(self, sequence: Sequence) -> None:
         """Record the stop tokens of a sequence that has taken its slot."""

@@ -98,7 +98,7 @@ class WindowBlocks:
             table += block_ids
         return np.array(appends, dtype=np.int32)
 
-    # ---- what left the window ------------------------------------------------------------------
+    # ---- blocks that left the window -----------------------------------------------------------
 
     def free_left(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]

@@ -126,7 +126,7 @@ def _compile(xgrammar: Any, info: Any, spec: GrammarSpec, setup: CompilerSetup) 
         grammar: str = _compile_kind(compiler, spec).serialize_json()
     except Exception as error:  # RuntimeError and its kin, with the library's reason
         if isinstance(error, MemoryError) or "bad_alloc" in str(error):
-            raise  # no answer: the client tells of the limits
+            raise  # no answer: the client reports the limits
         return CompileReply(refused=_LOG_PREFIX.sub("", str(error)).strip())
     if len(grammar) > setup.limit_result_bytes:
         return CompileReply(

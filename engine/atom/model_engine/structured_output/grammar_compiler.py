@@ -73,7 +73,7 @@ class GrammarCompiler:
             known = self._known[spec] = _Compilation(Task(partial(self._compile, spec)), set())
             known.future.add_done_callback(lambda _: self._on_done())
         if client not in known.clients and not known.future.done():
-            # Also in this client's turn: who asked first may have much else before it.
+            # Also in this client's turn: the first client may have many others before it.
             known.clients.add(client)
             self._threads.submit(client, known.task)
         self._known.move_to_end(spec)
@@ -164,7 +164,7 @@ class _CompileServer:
     def _shake_hands(self) -> CompilerReady:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it died already: its output will say so
+        with contextlib.suppress(BrokenPipeError):  # it died already: its output has the reason
             self._process.stdin.write(msgspec.json.encode(self._setup) + b"\n")
             self._process.stdin.flush()
         said = self._process.stdout.read()
@@ -223,7 +223,7 @@ class _CompileServer:
     def close(self) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # what it ends on
+            self._process.stdin.close()  # which ends it
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from atom.model_engine.structured_output.wait_budget import WaitBudget
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 
-# What a sequence's masks may cost, of processor time, and what one may until nobody waits for the
+# Processor time of a sequence's masks in total, and of one before steps stop waiting for the
 # sequence's next ones.
 _TOTAL_SECONDS = 1.0
 _TOTAL_SECONDS_PER_TOKEN = 0.002
@@ -163,7 +163,7 @@ class GuidedRows:
             guide = self._guides.get(request_id)
             if guide is None:
                 continue
-            (token_id,) = token_ids  # a mask says nothing of the token behind the next
+            (token_id,) = token_ids  # a mask covers no token after the next
             # Only when nothing was allowed: other limits of the request forbade all that was left.
             if guide.ready and not _allows(self._source.mask(request_id), token_id):
                 ends.append(_end(request_id, guide, _NO_TOKEN))

@@ -15,7 +15,7 @@ from atom.model_engine.structured_output.matcher_link import MatcherLink
 MOST_IDLE = 16
 IDLE_SECONDS = 60.0
 
-# Calls something once after so many seconds, on a thread; returns the call that stops it.
+# Calls a function once after a delay in seconds, on a thread; returns the call that stops it.
 Timer = Callable[[float, Callable[[], None]], Callable[[], None]]
 
 

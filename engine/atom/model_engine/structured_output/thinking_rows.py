@@ -21,13 +21,13 @@ from atom.structured_outputs.thinking_budget import ThinkingBudget
 logger = logging.getLogger(__name__)
 
 _MOST_BEFORE = 40  # tokens of an answer in which the opening mark may be complete
-_UNKNOWN_TOKENS = 1  # that a step in flight may add to what is known
+_UNKNOWN_TOKENS = 1  # the most that a step in flight may add to the known tokens
 
 
 class _At(Enum):
     BEFORE = auto()
     WITHIN = auto()
-    FORCED = auto()  # what follows a closing mark that was forced
+    FORCED = auto()  # the rest after a forced closing mark
     CHOOSING = auto()  # of any token but one
     BEHIND = auto()
 

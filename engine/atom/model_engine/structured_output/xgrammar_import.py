@@ -26,7 +26,7 @@ def import_xgrammar() -> Any:
     """The module xgrammar, in a process that never loads torch or transformers. Raises
     `XGrammarMissingError`."""
     try:
-        # Its binding layer asks whether there is a torch at all; a stand-in would mislead it.
+        # Its binding layer checks whether torch exists; a stand-in would mislead it.
         with _replaced("torch", None):
             importlib.import_module("tvm_ffi")
         with contextlib.ExitStack() as stack:

@@ -127,7 +127,7 @@ class CoreProcesses:
     def _ended(self, child: ChildProcess) -> None:
         code = child.returncode
         if not self._closing.is_set() and code is not None:
-            # Of a code that is its own it has told the clients why.
+            # With an exit code of its own it has informed the clients of the reason.
             rank = self._ranks[self._children.index(child)]
             words = LastWords(child.last_words, user_error=False, said=code > 0, rank=rank)
             self._on_exit(words)

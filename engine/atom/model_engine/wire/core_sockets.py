@@ -22,7 +22,7 @@ from atom.model_engine.wire.engine_protocol import MAX_MESSAGE_BYTES, decode, en
 logger = logging.getLogger(__name__)
 
 _LINGER_MS = 2000  # how long a last message may take to leave
-# Nothing this large is even buffered; what lies between is refused with a line in the log.
+# No larger message is even buffered; a smaller one is refused with a line in the log.
 _WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 
 
@@ -107,7 +107,7 @@ class CoreSockets:
         self._endpoints = clients
         self._inboxes: list[zmq.Socket[bytes]] = []
         self._outboxes: list[zmq.Socket[bytes]] = []
-        self._ends: list[zmq.Socket[bytes]] = []  # of connections to other nodes, as ZMQ tells them
+        self._ends: list[zmq.Socket[bytes]] = []  # of connections to other nodes, by ZMQ
         self._poller = zmq.Poller()
         self._lock = threading.Lock()
         for client in clients:

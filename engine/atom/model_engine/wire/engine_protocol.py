@@ -168,7 +168,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     kv_bytes_per_token: int
     kv_tokens: int
     total_memory_bytes: int
-    limited_by: str  # what bounded the number of blocks: KvBudget.limited_by
+    limited_by: str  # the bound of the number of blocks: KvBudget.limited_by
     concurrency: list[ConcurrencyRow]
     tensor_parallel_size: int
     data_parallel_size: int
@@ -328,7 +328,7 @@ _DECODERS = {kind.value: msgspec.msgpack.Decoder(body) for kind, body in BODY_TY
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-# Far above any real message (CoreManager splits what it adds), far below what would hurt.
+# Far above any real message (CoreManager splits additions), far below a harmful size.
 MAX_MESSAGE_BYTES = 64 * 2**20
 _RANK_PREFIX = b"rank-"
 

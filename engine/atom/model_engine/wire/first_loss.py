@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-# What a group's end is told with: why, and whether the user can mend it.
+# Reports a group's end: the reason, and whether the user can fix it.
 OnFailure = Callable[[str, bool], None]
 
 

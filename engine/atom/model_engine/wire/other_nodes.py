@@ -29,7 +29,7 @@ from atom.utils.listening import listen_everywhere
 logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 1.0
-_HELLO_SECONDS = 5.0  # of a process that connects; a node says hello at once
+_HELLO_SECONDS = 5.0  # of a process that connects; a node sends hello at once
 
 
 class NodeHello(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from itertools import combinations
 import msgspec
 
 _FORMAT = struct.Struct("<qq")
-# Steps that are none: what else is sent.
+# Step numbers of other messages.
 _LEAVING, _PORT = -1, -2
 _UNREAD_BYTES = 4096  # a rank is two messages ahead of another at most
 # A TCP connection whose other end sends nothing more is not yet one that has ended here.

@@ -123,7 +123,7 @@ class RankStatsBoard:
 
     def put(self, told: RankStats, now: float) -> None:
         """Store a rank's statistics; now: seconds since 1970."""
-        # A heartbeat comes from a thread of its own, and may be overtaken by a step.
+        # A heartbeat is sent by a separate thread, and a step may overtake it.
         keep_newest(self.by_rank, [told])
         self._told_at[told.rank] = now
         self._count_waiting()

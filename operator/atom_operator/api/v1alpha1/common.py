@@ -49,7 +49,7 @@ def cel(*rules: tuple[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": [cel_rule(rule, message) for rule, message in rules]}
 
 
-# A whole number of bytes may stand without quotes, as in a pod.
+# A whole number of bytes needs no quotes, as in a pod.
 MemoryQuantity = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else value),

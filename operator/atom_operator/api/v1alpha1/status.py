@@ -38,7 +38,7 @@ class ConcurrencyStatus(ApiModel):
 class CapacityNumbers(ApiModel):
     """Capacity of one replica."""
 
-    # Named for what it means, not by the alias rule, which would say "Gpu".
+    # Named by its meaning, not by the alias rule, which would give "Gpu".
     weights_bytes_per_gpu: Annotated[int, Field(alias="weightsBytesPerGPU")]
     """Bytes of weights on each device."""
     kv_bytes_per_token: int

@@ -11,8 +11,8 @@ from atom_operator.domain.canary import Canary
 from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import AUTOSCALER
 
-# How the metrics of an adapter for custom metrics are called; docs/guides/autoscaling.md has its
-# rules. A colon, as in the engine's own names, is none of the characters that every adapter takes.
+# Metric names in an adapter for custom metrics; docs/guides/autoscaling.md has its rules. Not every
+# adapter accepts a colon, as in the engine's own names.
 _RUNNING, _WAITING, _KV_USAGE = (
     "atom_requests_running",
     "atom_requests_waiting",

@@ -38,7 +38,7 @@ def scaled_object(
             "maxReplicaCount": wanted.ceiling,
             "pollingInterval": _POLLING_SECONDS,
             "cooldownPeriod": wanted.cooldown_seconds,
-            # A Prometheus that is down says nothing about the load.
+            # A Prometheus that is down reports nothing about the load.
             "fallback": {
                 "failureThreshold": _FAILED_POLLS,
                 "replicas": max(1, wanted.min_replicas),

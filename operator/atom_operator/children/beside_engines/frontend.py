@@ -103,7 +103,7 @@ def frontend_template(serving: RevisionInForce, wanted: Frontend) -> Manifest:
     volumes = finished["spec"].get("volumes") or ()
     own = naming.frontend_labels(plan.identity.key.name)
     spec: dict[str, Any] = {
-        # Without its affinity: what engines need devices of is nothing to these.
+        # Without its affinity: these pods need no devices.
         **inherited_of_pod(finished),
         "serviceAccountName": plan.identity.service_account,
         "automountServiceAccountToken": False,

@@ -30,7 +30,7 @@ _OF_THE_POD = (
     "dnsConfig",
     "securityContext",
 )
-# They need no accelerators, which is what queues are about.
+# They need no accelerators, which queues manage.
 _NOT_INHERITED = ("kueue.x-k8s.io/",)
 
 

@@ -48,12 +48,13 @@ from atom_operator.domain import (
 from atom_operator.domain.preparation import ClaimInUse, JobPurpose, JobRequest
 
 _RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
-# A pod that never starts is told of at once; this ends what goes on without an end. The image of an
-# engine is large, and the node may not have it yet.
+# A pod that never starts is reported at once; this ends a Job that runs without end. The image of
+# an engine is large, and the node may not have it yet.
 _DEADLINE_SECONDS = {JobPurpose.WEIGHTS: 86_400, JobPurpose.INSPECTION: 1800}
 # What it found is kept in a ConfigMap.
 _INSPECTION_KEPT_SECONDS = 3600
-# Quotas and policies of many namespaces want limits; the page cache of what is written gives way.
+# Quotas and policies of many namespaces require limits; the page cache of written files is
+# reclaimed.
 _RESOURCES: Mapping[str, Mapping[str, str]] = {
     "requests": {"cpu": "250m", "memory": "512Mi"},
     "limits": {"cpu": "4", "memory": "4Gi"},

@@ -20,7 +20,7 @@ from atom_operator.pods.deletion_cost import costs_to_write
 from atom_operator.pods.pod_marks import marked
 
 _logger = logging.getLogger(__name__)
-_MOST_ASKED = 32  # of more replicas the others keep what they have
+_MOST_ASKED = 32  # further replicas keep their costs
 
 
 async def tell_deletion_costs(

@@ -18,7 +18,7 @@ from atom_operator.pods.pod_state import has_begun, placed_at
 
 _UNBOUND = "unbound immediate PersistentVolumeClaims"
 _NOT_PROVIDED = ("ProvisioningFailed", "FailedBinding", "ProvisioningCleanupFailed")
-# The controller that attaches volumes says more than the kubelet that waits for it.
+# The controller that attaches volumes is more specific than the kubelet that waits for it.
 _NOT_ATTACHED = ("FailedAttachVolume",)
 _NOT_BEGUN = (
     "FailedMount",
@@ -26,10 +26,10 @@ _NOT_BEGUN = (
     "FailedCreatePodSandBox",
     "FailedCreatePodContainer",
 )
-# What follows where nothing keeps it any more: a large image is pulled for minutes.
+# These follow once the obstacle is gone: a large image is pulled for minutes.
 _ATTACHED = ("SuccessfulAttachVolume",)
 _BEGUN = ("Pulling", "Pulled", "Created", "Started")
-# Kubelets complain of what comes a moment later, too.
+# Kubelets also complain about volumes that arrive a moment later.
 _LASTS = timedelta(seconds=30)
 
 

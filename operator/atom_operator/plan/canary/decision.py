@@ -12,7 +12,7 @@ from dataclasses import replace
 from atom_operator.domain.canary import CanaryAsked, CanaryPhase, CanaryState, Decided
 
 _ACTS = ("Promote", "Undo")
-# Phases that only a decision leads to; a status of an older operator says no more than these.
+# Phases that only a decision leads to; a status of an older operator has no further ones.
 _DECIDED = {
     "Promote": (CanaryPhase.PROMOTING, CanaryPhase.PROMOTED),
     "Undo": (CanaryPhase.UNDONE,),
@@ -27,7 +27,7 @@ def decided_of(asked: CanaryAsked, before: CanaryState | None) -> Decided | None
         return None
     known = _known(decision, before)
     is_kept = known is not None and known.decision == decision
-    # One that a later decision by hand has left behind names nothing any more.
+    # A name that a later decision by hand has left behind refers to nothing any more.
     is_old = known is not None and named == known.named and not (is_kept and named == known.change)
     if named is not None and not is_old:
         return Decided(decision, named, named)

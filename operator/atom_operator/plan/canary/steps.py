@@ -23,7 +23,7 @@ from atom_operator.domain.canary import (
 from atom_operator.plan.canary.decision import decided_of, in_force, left_over
 from atom_operator.plan.canary.size import carried_share, pods_asked
 
-# Of a wait that nobody decides about: a Gateway's controller, engines that do not answer.
+# Of a wait that no person ends: a Gateway's controller, engines that do not answer.
 PATIENCE = timedelta(minutes=10)
 # Nothing announces that pods which served do not come back.
 _STARTING_SECONDS = 60.0
@@ -31,7 +31,7 @@ _STARTING_SECONDS = 60.0
 _KEPT_AFTERWARDS = timedelta(minutes=5)
 _UNKNOWN_WORDS = "the Gateway's controller has not taken up the route with its Service yet"
 _HELD_WORDS = "spec.canary.decision is Hold"
-# It has pods of its own.
+# It has pods.
 TAKES_PART = (CanaryPhase.STARTING, CanaryPhase.STEPPING, CanaryPhase.HELD, CanaryPhase.WAITING)
 _TAKE_REQUESTS = (CanaryPhase.STEPPING, CanaryPhase.WAITING)
 _OVER = (CanaryPhase.UNDONE, CanaryPhase.PROMOTED)
@@ -207,7 +207,7 @@ def _judged(
     """Count failing looks, one per interval, and undo a canary that fails too often."""
     judgement, analysis = seen.judgement, asked.analysis
     if judgement is None or analysis is None or not before.weight:
-        return before  # what it took before, it took as another
+        return before  # its earlier share was for another change
     if judgement.passes is not False:
         return replace(before, failures=0, failed_at=None) if judgement.passes else before
     interval = timedelta(seconds=analysis.interval_seconds)

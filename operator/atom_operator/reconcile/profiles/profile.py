@@ -38,8 +38,8 @@ _SITE_FIELDS = {
 }
 _NO_PROFILE = Default("AtomProfile", "none")
 _WHOLE = "model.config"  # no map whose keys are joined
-_SAYS_BY_BEING_THERE = "accelerator.claim"  # also where it is empty
-# Of two ways to devices a spec has one, and none of a profile beside it.
+_SAYS_BY_BEING_THERE = "accelerator.claim"  # also if it is empty
+# A spec has one of two ways to devices, and none of a profile beside it.
 _OTHER_WAY = {"claim": "resourceName", "resourceName": "claim"}
 
 
@@ -50,7 +50,7 @@ class Laid:
     spec: AtomDeploymentSpec
     profile: Profile | None
     own: AtomDeploymentSpec  # without the profile
-    default: Default = _NO_PROFILE  # what the profile says as a whole
+    default: Default = _NO_PROFILE  # the profile as a whole
 
 
 def name_profile(

@@ -20,7 +20,7 @@ from atom.errors import ConfigError
 
 _CALLS = ("n", "s")  # whole answers and streams, which are replayed alike
 _SUBAGENT = "subagent"
-_NOT_AWAITED = "async_launched"  # status of a sub-agent that its parent goes on without
+_NOT_AWAITED = "async_launched"  # status of a sub-agent that its parent does not wait for
 
 
 def read_weka_trace(path: Path, second: float, count: int | None) -> list[TracedRequest]:

@@ -36,7 +36,7 @@ from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)
 
-_NEWS_SECONDS = 1.0  # for the server to have heard of an end itself, and to say why
+_NEWS_SECONDS = 1.0  # for the server to detect an end itself, and report the reason
 
 
 class PeerWatch:

@@ -47,7 +47,7 @@ def main() -> int:
         format=f"%(asctime)s %(levelname)s node {place.rank} %(name)s: %(message)s",
     )
     link, listener = _find_first(place), listen_everywhere(0)
-    # The first node finishes what it has begun, and needs these ranks for it.
+    # The first node finishes its running work, and needs these ranks for it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     port = listener.getsockname()[1]

@@ -39,7 +39,7 @@ class RanksNode(FurtherNode):
         return self.has_no_first()
 
     def _carry_out(self, kind: Frame, body: bytearray) -> None:
-        # A rank that is gone is told of by who waits for it, a first node by the next frame.
+        # A lost rank is reported by its watcher, a lost first node by the next frame.
         with contextlib.suppress(OSError):
             if kind is Frame.STEP:
                 self._channel.send(body)

@@ -39,7 +39,7 @@ from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)
 
-_NEWS_SECONDS = 1.0  # for the end of a process to be known behind the error that it makes here
+_NEWS_SECONDS = 1.0  # for the end of a process to be known after the error that it causes here
 _END_SECONDS = 5.0
 
 
@@ -142,7 +142,7 @@ class TensorParallelExecutor(OneScheduler):
             return f"the node of rank {', '.join(silent)} of the tensor-parallel group is silent"
         least = min(count for count in counts if count is not None)
         behind = [str(rank) for rank, count in enumerate(counts) if count == least]
-        if len(behind) == len(counts):  # one may have stopped within what it had begun
+        if len(behind) == len(counts):  # a rank may have stopped within its running collective
             behind = [str(rank) for rank in self._ranks.stopped()]
         if not behind:
             return "the ranks of the tensor-parallel group wait for each other"
@@ -186,5 +186,5 @@ def _together(loss: FirstLoss) -> Iterator[None]:
     except Exception:
         if loss.has_lost(_NEWS_SECONDS):
             logger.debug("an error that the end of a rank has made", exc_info=True)
-            threading.Event().wait()  # who has seen the end ends this process, and says why
+            threading.Event().wait()  # the thread that saw the end ends this process
         raise

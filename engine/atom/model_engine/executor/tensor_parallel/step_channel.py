@@ -18,11 +18,11 @@ import tempfile
 import numpy as np
 from numpy.typing import NDArray
 
-_PLACES = 4  # messages that a follower may be behind
+_PLACES = 4  # messages that a follower may lag
 _PLACE_BYTES = 1 << 20
-_HEAD = 2  # int64 of a place: bytes of the piece, bytes of the message behind it
+_HEAD = 2  # int64 of a place: bytes of the piece, remaining bytes of the message
 _PIECE_BYTES = _PLACE_BYTES - 8 * _HEAD
-_COUNTER_BYTES = 64  # of a rank: a line of the cache of its own
+_COUNTER_BYTES = 64  # of a rank: a separate cache line
 _MOST_RANKS = 64
 _COUNTERS_BYTES = _COUNTER_BYTES * _MOST_RANKS
 _TOTAL_BYTES = _COUNTERS_BYTES + _PLACES * _PLACE_BYTES

@@ -29,7 +29,7 @@ from atom.sampling_params import SamplingParams
 Number = TypeVar("Number", bound=np.generic)
 
 _STEP, _SAMPLE, _MASKED, _LORA, _SLEEP, _WEIGHTS = range(6)
-_HEAD = 11  # whole numbers of every message's head: its kind, and what its arrays are long
+_HEAD = 11  # whole numbers of every message's head: its kind, and its arrays' lengths
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
 _numbers_of = attrgetter(*ROW_COLUMNS)

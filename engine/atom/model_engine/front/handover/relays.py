@@ -134,7 +134,7 @@ class Relays:
                 if not taken.done():
                     taken.set_result(None)
                 async for output in told.outputs:
-                    version = version or told.weights_version  # of the first that told something
+                    version = version or told.weights_version  # of the first with an output
                     so_far.add(output.output_tokens)
                     self._deliver(step_of(handed.request.id, output))
                     if output.finished:

@@ -38,8 +38,8 @@ from atom.model_engine.wire.engine_protocol import (
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-_LOOKS_IN_VAIN = 2  # until none is said to answer: a Service may still know one that has ended
-_NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # what they load, the workers load
+_LOOKS_IN_VAIN = 2  # before reporting that none answers: a Service may still list an ended one
+_NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # the workers themselves load them
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ class WorkerCore:
     def _fail(self, number: int, error: Exception) -> None:
         self._on_event(RequestFailed(number, error))
 
-    # ---- who is there -------------------------------------------------------------------------
+    # ---- reachable workers --------------------------------------------------------------------
 
     async def _watch(self) -> None:
         while True:

@@ -69,7 +69,7 @@ class FollowedLoras:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
                 await self.turn()
-            except AtomError as error:  # an engine that is dead is told of elsewhere
+            except AtomError as error:  # a dead engine is reported elsewhere
                 logger.warning("adapters stay as they are for now: %s", error)
 
     async def turn(self) -> None:

@@ -35,7 +35,7 @@ from atom.models.decoder.hidden_states import HiddenStates
 from atom.utils.forward_context import set_forward_context
 from atom.utils.row_groups import are_even
 
-# Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
+# From this bucket on a step of even rows has a separate graph; below, every row is split anyway.
 _EVEN_FROM = 48
 
 

@@ -15,7 +15,7 @@ import torch
 
 T = TypeVar("T")
 
-# Captures that tell what the rest will take.
+# Captures from which the rest is estimated.
 _MEASURED = 5
 
 

@@ -105,7 +105,7 @@ class PromptGraphs:
             captured.sampling.first(rows),
         )
 
-    # ---- what is captured ---------------------------------------------------------------------
+    # ---- capture ------------------------------------------------------------------------------
 
     def _keys(self) -> list[tuple[PromptBucket, StepVariant]]:
         """Return the (bucket, variant) pairs to capture, largest first."""

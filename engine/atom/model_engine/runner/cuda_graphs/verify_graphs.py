@@ -174,7 +174,7 @@ class VerifyGraphs:
         assert graph is not None, "a layer drafts"
         graph.replay()
 
-    # ---- what is captured -----------------------------------------------------------------------
+    # ---- capture --------------------------------------------------------------------------------
 
     def _capture_drafted(self, size: int) -> _Drafted:
         pool, drafting = self._parts.pool, self._drafting.first(size)

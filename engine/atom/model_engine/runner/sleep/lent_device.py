@@ -96,7 +96,7 @@ class LentDevice:
     def take_back_cache(self) -> None:
         """Take the memory of a cache that kept its addresses: zeros."""
         if self._pools is not None:
-            torch.cuda.empty_cache()  # of what has read the weights
+            torch.cuda.empty_cache()  # of the tensors that were read
             self._pools.map_cache()
 
     def end_pools(self) -> None:

@@ -59,7 +59,7 @@ class InputBatch:
             for name in slots.served.columns
         }
         self._groups = slots.device.num_groups
-        # As on the device: the groups' tables one behind the other.
+        # As on the device: the groups' tables one after another.
         self._block_tables = np.zeros(
             (num_slots, slots.device.block_tables.shape[1]), dtype=np.int32
         )
@@ -103,8 +103,8 @@ class InputBatch:
         counts = batch.num_scheduled_tokens
         starts = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
-        # Position of every token: its index in the step, moved from the row's start to where the
-        # row stands.
+        # Position of every token: its index in the step, shifted from the row's start to the row's
+        # position.
         positions = np.arange(starts[-1], dtype=np.int64)
         positions += np.repeat(batch.num_computed_tokens - starts[:-1], counts)
         samples, context_lens = batch.samples, batch.context_lens
@@ -189,7 +189,7 @@ class InputBatch:
         first = batch.slots * self._block_tables.shape[1] + group * self._slots.device.max_blocks
         at = np.repeat(first, batch.num_scheduled_tokens)
         blocks = self._block_tables.ravel().take(at + index)
-        # block · size + offset, the offset being what `index` leaves of the position.
+        # block · size + offset, the offset being the rest of the position after `index`.
         return (blocks - index) * self._block_size + positions
 
     def _used_tables(

@@ -26,8 +26,8 @@ from atom.model_ops.sampling.sampler import ShapedRows
 from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
 
-# Logits of so many numbers are shaped at once; more rows take turns, so that the memory it takes
-# is bounded (a few times 64 MiB) whatever the batch.
+# Number of logits that are shaped at once; more rows take turns, so that their memory is bounded (a
+# few times 64 MiB) whatever the batch.
 _SHAPED_NUMBERS = 1 << 24
 
 _FEW = 1024
@@ -97,7 +97,7 @@ class SamplingState:
         """Group the rows of `slots` (in this order) that need more than a plain draw, by kind and
         in bounded sizes; no row is in two groups. `ahead`: set if rows are draws that follow other
         draws of the step."""
-        if ahead is not None:  # those that need not go on after all are told apart on the device
+        if ahead is not None:  # the device decides which bans of draws ahead no longer hold
             positions = positions - ahead.host_lead
         rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))
         if len(rows) == 0:

@@ -310,7 +310,7 @@ class SpeculativeStepRunner(StepRunner):
         computed = inputs.attention[0].context_lens[prompts].long()
         self.slots.device.num_computed[inputs.slots[prompts]] = computed - 1
 
-    # ---- what holds ----------------------------------------------------------------------------
+    # ---- acceptance ----------------------------------------------------------------------------
 
     def _settle(
         self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor

@@ -19,7 +19,7 @@ from atom.model_engine.wire.engine_protocol import TimedStep
 
 _STEPS = 4  # that are timed together
 _ROWS = (1, 4, 16, 64, 256)
-# Tokens of a context that is called long: what reading them takes is to stand out.
+# Tokens of a long context: reading them must dominate.
 _FAR, _LEAST_FAR = 4096, 256
 
 
@@ -51,7 +51,7 @@ def time_steps(
         kinds += [(rows, ahead, far) for ahead in (0, most)]
     timed = []
     for rows, ahead, context in kinds:
-        # Every slot stands at its first token or far on, and has blocks as far as it may come.
+        # Every slot is at its first token or far on, and has blocks up to the farthest position.
         steps.collect(steps.submit(prompt_batch([1] * rows, cache)))
         if context:
             steps.slots.device.num_computed[:rows] = context
