@@ -42,7 +42,7 @@ class LeaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Say where admission reviews are served, and with whose certificate."""
+    """Configure where admission reviews are served, and with whose certificate."""
 
     port: int
     # Either a folder that another program fills, or the settings to make certificates ourselves.

@@ -166,7 +166,7 @@ class Layers:
     root_path: str = ""
 
     def around(self, inner: ASGIApp, is_ending: Callable[[], bool]) -> ASGIApp:
-        """Put the layers around an app. is_ending: whether it takes no more requests."""
+        """Wrap an app in the layers. is_ending: whether it takes no more requests."""
         checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, self.keys))
         if self.allowed_origins:
             # Before the key: browsers ask without it whether they may send it.

@@ -129,10 +129,10 @@ class ScheduledBatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class TokenMask:
-    """Say which tokens guided rows may get.
+    """Hold the allowed tokens of guided rows.
 
-    rows: int32, ascending, which of the batch's rows with `samples` set; bits: int32 [rows,
-    ceil(V / 32)], token t is allowed where bit t % 32 of word t // 32 is set.
+    rows: int32, ascending, which of the batch's rows with `samples` set; bits: int32 [rows, ceil(V
+    / 32)], token t is allowed if bit t % 32 of word t // 32 is set.
     """
 
     rows: NDArray[np.int32]

@@ -210,7 +210,7 @@ class EngineCore:
             self._publish_finished([_refused(request.id, why)])
 
     def _refuse(self, refused: list[RefusedRequest]) -> None:
-        """Tell clients of requests that are none, but of numbers that are open."""
+        """Report refused requests to their clients, except those whose numbers are open."""
         ends = [
             _refused(each.id, each.reason, each.param)
             for each in refused
@@ -397,7 +397,7 @@ class EngineCore:
     # ---- start-up -----------------------------------------------------------------------------
 
     def _progress(self, phase: str, share: float) -> None:
-        """Tell the clients where start-up stands, once per percent."""
+        """Report the progress of start-up to the clients, once per percent."""
         percent = int(share * 100)
         if (phase, percent) != self._progress_sent:
             self._progress_sent = (phase, percent)

@@ -172,7 +172,7 @@ class ModelRunner:
         return msgspec.structs.replace(report, timed_steps=timed)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
-        """Tell `callback` of every layer that a step computes, where the host waits for layers."""
+        """Call `callback` after every layer of a step, if the host waits for layers."""
         if self._device.is_gpu:
             return  # they are only queued there, and a graph replays them without the host
         self._after_layers = callback

@@ -21,7 +21,7 @@ MAX_SALT_CHARS = 256
 
 
 class FinishReason(enum.StrEnum):
-    """Say why generation ended, in OpenAI's words."""
+    """Name the ends of generation, in OpenAI's words."""
 
     STOP = "stop"
     LENGTH = "length"

@@ -134,7 +134,7 @@ def engine_args(plan: Plan) -> list[str]:
 
 
 def lora_arguments(engine: EngineOptions) -> list[str]:
-    """Say how many adapters there is room for; which there are is in a file that may change."""
+    """Return the flags for the number of adapters; their list is in a file that may change."""
     lora = engine.lora
     if lora is None:
         return []

@@ -265,8 +265,7 @@ def _security_context(accelerator: Accelerator, pods: PodsPlan) -> dict[str, Any
 
 
 def spread_over_hosts(labels: dict[str, str]) -> dict[str, Any]:
-    """Put pods with these labels on different hosts where that is possible; a preference, never a
-    reason to wait."""
+    """Prefer different hosts for pods with these labels; never a reason to wait."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",

@@ -339,7 +339,7 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
 
 
 def is_autoscalers(workload: Manifest) -> bool:
-    """Say whether the number of replicas was left to an autoscaler."""
+    """Return whether the number of replicas was left to an autoscaler."""
     owner = annotation(workload, constants.ANNOTATION_REPLICAS)
     return owner == constants.REPLICAS_OF_AUTOSCALER
 

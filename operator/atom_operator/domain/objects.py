@@ -66,14 +66,14 @@ class ChildKey(NamedTuple):
 
 
 def is_of_newest_spec(item: Mapping[str, Any], manifest: Manifest) -> bool:
-    """Tell whether a condition of an object speaks of its newest spec, as one that names no
-    generation is taken to."""
+    """Return whether a condition of an object is of its newest spec; one without a generation
+    counts as such."""
     seen, generation = item.get("observedGeneration"), manifest["metadata"].get("generation")
     return seen is None or generation is None or seen >= generation
 
 
 def runs_engines(child: ChildKey, manifest: Manifest) -> bool:
-    """Tell whether a child is a workload of engine pods; others are the endpoint picker's and the
+    """Return whether a child is a workload of engine pods; others are the endpoint picker's and the
     frontend's."""
     labels = manifest["metadata"].get("labels") or {}
     others = (constants.PICKER_COMPONENT, constants.FRONTEND_COMPONENT)

@@ -36,7 +36,7 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BucketAccess:
-    """Say how a bucket is reached. secret: the name of the Secret with the credentials."""
+    """Describe access to a bucket. secret: the name of the Secret with the credentials."""
 
     endpoint: str | None = None
     region: str | None = None

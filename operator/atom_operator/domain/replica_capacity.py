@@ -72,7 +72,7 @@ class CapacityVerdict:
 
     @property
     def may_start(self) -> bool:
-        """Tell whether pods are made. The engine sizes itself if the verdict is unknown: only a
+        """Return whether pods are made. The engine sizes itself if the verdict is unknown: only a
         sure misfit is held back."""
         return self.fits != "False"
 

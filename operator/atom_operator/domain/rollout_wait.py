@@ -12,7 +12,7 @@ _AT_ONCE = "spec.rollout.urgent begins at once"
 
 @dataclass(frozen=True, slots=True)
 class RolloutWait:
-    """Say why a rollout waits, and until when where that is known."""
+    """State why a rollout waits, and until when if that is known."""
 
     words: str
     until: datetime | None = None

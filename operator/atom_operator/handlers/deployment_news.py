@@ -24,7 +24,7 @@ class DeploymentNews:
         self._held_back: dict[ObjectKey, list[DeploymentEvent]] = {}
 
     def hear(self, event: DeploymentEvent) -> None:
-        """Tell of an event now, at the end of the reconcile that is under way, or never."""
+        """Report an event now, at the end of the running reconcile, or never."""
         held = self._held_back.get(event.key)
         if held is not None:
             held.append(event)

@@ -191,8 +191,8 @@ class Runtime:
             await self._lease.close()
 
     def enqueue(self, namespace: str, name: str) -> None:
-        """Look at an AtomDeployment of which something changed, or at all that a changed namespace
-        or AtomProfile concerns."""
+        """Enqueue a changed AtomDeployment, or all that a changed namespace or AtomProfile
+        concerns."""
         if self._session is None:
             return
         if not namespace:

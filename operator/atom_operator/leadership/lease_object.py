@@ -31,7 +31,7 @@ class LeasePort(Protocol):
         """Make the Lease; TransientError when another process was faster."""
 
     async def write(self, record: LeaseRecord) -> LeaseRecord:
-        """Put `record` in place of the version that it was made from."""
+        """Replace the version that `record` was made from."""
 
 
 class ApiLease:

@@ -31,8 +31,8 @@ class Requirement:
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels match, as the scheduler judges; an operator that it does not know
-        matches nothing."""
+        """Return whether labels match, as the scheduler judges; an unknown operator matches
+        nothing."""
         actual = labels.get(self.key)
         match self.operator:
             case "In":

@@ -78,8 +78,7 @@ def _named(name: str, words: str | None) -> str | None:
 
 
 def waiting_for_inspection(name: str, state: JobState | None) -> Waiting | None:
-    """Say why pods wait for the inspection; None when there is nothing left to wait for, whether
-    the look succeeded or not."""
+    """Return why pods wait for the inspection; None once it has ended, successful or not."""
     if state is not None and state.phase != "Running":
         return None
     if state is not None and state.problem is not None:

@@ -47,7 +47,8 @@ def fell_with_its_group(manifest: Manifest) -> bool:
 
 
 def ended_pod(manifest: Manifest) -> EndedPod:
-    """Tell why and when a pod ended, in the words of the kubelet or controller that ended it."""
+    """Describe why and when a pod ended, in the words of the kubelet or controller that ended
+    it."""
     return EndedPod(
         name=manifest["metadata"]["name"],
         message=_end(manifest),
@@ -186,8 +187,8 @@ def leaving_pod(manifest: Manifest) -> LeavingPod:
 
 
 def _charged_until(metadata: Mapping[str, Any]) -> datetime | None:
-    """Tell until when a ResourceQuota counts a pod that is to end; None: until it has gone. One
-    that stays for twice its grace is on a node that is lost, and is counted no more."""
+    """Return until when a ResourceQuota counts an ending pod; None: until it has gone. One that
+    stays for twice its grace is on a lost node, and is counted no more."""
     ends, grace = time_of(metadata.get("deletionTimestamp")), "deletionGracePeriodSeconds"
     if ends is None or metadata.get(grace) is None:
         return None

@@ -88,7 +88,7 @@ class DeviceMoves:
     async def look(
         self, port: ClusterPort, fleet: FleetReader, key: ObjectKey, observed: Observed
     ) -> DeviceFindings:
-        """Say which pods have sick devices, and which of them to evict now."""
+        """Find the pods with sick devices, and the ones to evict now."""
         pods, now = pods_with_devices(observed), observed.at
         self._end_move(key, observed)
         if not pods or now is None or observed.running is None:

@@ -297,7 +297,7 @@ async def look_at_routes(
 
 
 async def _exists(port: ClusterPort, kind: Kind, namespace: str, name: str) -> bool | None:
-    """Tell whether an object exists; None where we may not know."""
+    """Return whether an object exists; None if the operator may not read it."""
     try:
         return await port.get(kind, namespace, name) is not None
     except RefusedError:

@@ -229,7 +229,8 @@ class Reconciler:
     async def _conclude(
         self, parent: Manifest, decision: Decision, report: ApplyReport, seen: _Seen
     ) -> Outcome:
-        """Tell how the pass went. Raises UnfinishedError for children that were not written."""
+        """Report the pass and return its outcome. Raises UnfinishedError for children that were not
+        written."""
         key, previous = _key_of(parent), parent.get("status") or {}
         unwritten = [each.child for each in report.failed]
         late = self.failing.note(key, unwritten, seen.now, is_told=tells_of_failure(previous))

@@ -30,7 +30,7 @@ _MOST_PODS = 16  # of an adapter, those first that do not serve it
 
 @dataclass(frozen=True, slots=True)
 class _OnPod:
-    """Say how an adapter does on a pod."""
+    """Hold the state of an adapter on a pod."""
 
     adapter: str
     pod: str
@@ -74,7 +74,7 @@ def adapters_ready(
 
 
 def without_adapters(waits: RolloutWait | None) -> Verdict:
-    """Say that the pods which serve were made without room for adapters."""
+    """Report that the serving pods were made without room for adapters."""
     made = "the pods that serve were made without adapters"
     if waits is not None:
         message = f"{made}; a rollout that brings them waits: {waits.told}"

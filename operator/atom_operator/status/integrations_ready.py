@@ -59,7 +59,7 @@ def capacity_limited(plan: Plan | None) -> Verdict | None:
 
 
 def _bringing_nodes(scaling: Autoscaling, over: int) -> str:
-    """Say how many replicas are asked for that have no place yet, and why."""
+    """Describe how many requested replicas have no place yet, and why."""
     if scaling.pending_replicas is not None:
         why = f"spec.autoscaling.pendingReplicas is {scaling.pending_replicas}"
     else:

@@ -14,7 +14,7 @@ _BACK = "spec.suspend: false brings the replicas back"
 
 
 def suspended_verdict(observed: Observed, *, asked: bool) -> Verdict | None:
-    """Say how far the suspension is; None unless spec.suspend asks for it (`asked`)."""
+    """Report the progress of the suspension; None unless spec.suspend asks for it (`asked`)."""
     if not asked:
         return None
     left = len(observed.pods) + len(observed.leaving)

@@ -34,7 +34,7 @@ from atom_operator.kinds import (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Say where a kind's verdicts are, and which of its conditions are to be True."""
+    """Locate a kind's verdicts, with the conditions that should be True."""
 
     types: tuple[str, ...]
     reason: Reason

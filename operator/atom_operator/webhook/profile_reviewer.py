@@ -89,7 +89,8 @@ class ProfileReviewer:
         )
 
     async def _user(self, deployment: Manifest) -> _User | None:
-        """Tell which profile an AtomDeployment takes; None for a spec that does not parse."""
+        """Return the deployment with the profile that it takes; None for a spec that does not
+        parse."""
         spec = parse_spec(deployment.get("spec") or {})
         if isinstance(spec, tuple):
             return None

@@ -57,7 +57,7 @@ class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AnthropicError(msgspec.Struct, frozen=True):
-    """Says why there is no answer. request_id: of the answer's header."""
+    """Represent an error answer. request_id: of the answer's header."""
 
     error: Annotated[ErrorDetail, Meta(description="What went wrong.")]
     request_id: Annotated[str | None, Meta(description="As in the answer's headers.")]
@@ -65,7 +65,7 @@ class AnthropicError(msgspec.Struct, frozen=True):
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Tell whether a request is of Anthropic's API: by its path, or the version it names."""
+    """Return whether a request is of Anthropic's API: by its path, or the version it names."""
     path: str = scope["path"]
     if path == PATH or path.startswith(f"{PATH}/"):
         return True

@@ -54,7 +54,7 @@ CALL_PREFIX = "toolu_"
 
 
 def stop_of(answers: Answers, *, called: bool) -> StopDelta:
-    """Say why an answer ended, whose last output has come."""
+    """Return why an answer ended, after its last output."""
     (output,) = answers.lasts
     asked_tokens = answers.shown.asked_tokens
     if output.finish_reason is FinishReason.LENGTH:
@@ -104,7 +104,7 @@ def _runs(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _continues(first: Event, event: Event) -> bool:
-    """Tell whether an event belongs to the block that `first` began."""
+    """Return whether an event belongs to the block that `first` began."""
     if isinstance(event, CallArguments):
         return True
     return not isinstance(event, CallStart) and type(first) is type(event)

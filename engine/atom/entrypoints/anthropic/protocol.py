@@ -159,8 +159,8 @@ class MessagesToolChoice(BaseModel):
 
 
 class MessagesThinking(BaseModel):
-    """Says whether and how long the model reasons. display: whether its reasoning is shown, or only
-    sealed in the block's signature."""
+    """Configure whether and how long the model reasons. display: whether its reasoning is shown, or
+    only sealed in the block's signature."""
 
     model_config = _STRICT
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -177,7 +177,7 @@ class OutputFormat(BaseModel):
 
 
 class OutputConfig(BaseModel):
-    """Says how much effort an answer takes, and its form."""
+    """Configure an answer's effort and form."""
 
     model_config = _STRICT
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None

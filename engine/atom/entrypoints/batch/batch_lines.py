@@ -158,8 +158,8 @@ class AnswerFile:
             self.answered.add(found.custom_id)
 
     def refuse(self, custom_id: str | None, message: str) -> None:
-        """Tell once that a line could not be asked, however many runs read it. Raises
-        `ConfigError` as `append`."""
+        """Record an invalid line once, however many runs read it. Raises `ConfigError` as
+        `append`."""
         if (custom_id, message) not in self.refused:
             self.refused.add((custom_id, message))
             self.append(error_line(custom_id, message))

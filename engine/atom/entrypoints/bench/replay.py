@@ -18,8 +18,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Say when a request is sent: not before `at_seconds` from the start, and `delay_seconds`
-    after the last answer of `after`, which are places of earlier requests."""
+    """Schedule a request: not before `at_seconds` from the start, and `delay_seconds` after the
+    last answer of `after`, which are places of earlier requests."""
 
     at_seconds: float = 0.0
     after: tuple[int, ...] = ()

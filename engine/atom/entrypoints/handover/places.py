@@ -20,8 +20,8 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Says where a replica, or one of several, answers. address: of the URL's host; empty for
-    whatever its name has."""
+    """Locate a replica, or one of several. address: of the URL's host; empty for any address of its
+    name."""
 
     url: str
     address: str = ""

@@ -52,7 +52,7 @@ class AccessOptions:
 
 
 def access_options(args: argparse.Namespace, environment: Mapping[str, str]) -> AccessOptions:
-    """Put the flags together. Raises `ConfigError`."""
+    """Combine the flags. Raises `ConfigError`."""
     options = AccessOptions(
         admin_keys=read_api_keys(
             args.admin_api_key, args.admin_api_key_file, environment, ADMIN_KEYS

@@ -16,8 +16,8 @@ FEW_CHARACTERS = 16 * 1024
 
 
 def is_long(parts: object) -> bool:
-    """Tell whether requests, messages or tools have more than a few values or characters; no more
-    of them than that is looked at."""
+    """Return whether requests, messages or tools have more than a few values or characters; the
+    scan stops there."""
     values = characters = 0
     left = [parts]
     while left:

@@ -34,8 +34,8 @@ class OpenResponse:
         return not self._cycle.more_body
 
     def write_piece(self, data: bytes) -> bool:
-        """Put a piece of the body (not empty, not the last) on its way at once; False, and nothing
-        done, when it has to be sent in the ordinary way."""
+        """Write a piece of the body (not empty, not the last) at once; return False, with nothing
+        done, if it has to be sent in the ordinary way."""
         cycle = self._cycle
         if (
             self._flow.write_paused

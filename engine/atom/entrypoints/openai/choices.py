@@ -91,7 +91,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def tells_more(self) -> bool:
-        """Tell whether there is something beside the text, and the end."""
+        """Return whether the piece has more than the text and the end."""
         return bool(self.logprobs or self.prompt or (self.token_ids or None))
 
 
@@ -150,7 +150,7 @@ class ChoiceReader:
 
     @property
     def shows_text_alone(self) -> bool:
-        """Tell whether an output that does not end the choice shows nothing but its own text."""
+        """Return whether an output that does not end the choice shows only its own text."""
         shown = self._shown
         aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only or shown.token_ids
         return not (aside or shown.running_usage or self._echoes)

@@ -25,7 +25,7 @@ class EventShape(Protocol):
         """Write the events that come before any output."""
 
     def shows_as_is(self, index: int) -> bool:
-        """Tell whether all text that a choice adds from now on is shown as it is."""
+        """Return whether all further text of a choice is shown unchanged."""
 
     def text(self, index: int, text: str) -> bytes:
         """Encode text that is added to a choice which continues, and nothing else."""

@@ -95,8 +95,7 @@ class EngineCollector(Collector):
 
 
 def wake_metrics(models: Mapping[str, tuple[int, int]]) -> Iterator[Metric]:
-    """Tell of models that requests wake up, by name: requests that wait for it, and how often it
-    came to that."""
+    """Yield metrics of models that requests wake up, by name: waiting requests, and wake-ups."""
     labels = ["model_name"]
     held = GaugeMetricFamily(
         "atom:model_requests_held", "Requests that wait for their model to be awake.", labels=labels
@@ -126,7 +125,7 @@ def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
 
 
 def _lora_requests(engine: AsyncLLMEngine, stats: StatsBody) -> Metric:
-    """Tell which adapters requests have, by the name and labels that llm-d's endpoint picker
+    """Report the adapters of requests, by the name and labels that llm-d's endpoint picker
     reads."""
     assert engine.config.lora is not None
     info = GaugeMetricFamily(

@@ -67,7 +67,7 @@ class ServerState:
 
     @property
     def holds_requests(self) -> bool:
-        """Tell whether requests wait for the engine to wake up."""
+        """Return whether requests wait for the engine to wake up."""
         return self.engine is not None and self.engine.holds_asleep
 
     @property

@@ -103,7 +103,7 @@ class _Messages:
 
 
 def _continues(last: Message, message: Message) -> bool:
-    """Tell whether both are of one answer: reasoning begins one, and a text does not follow
+    """Return whether both are of one answer: reasoning begins one, and a text does not follow
     another, nor calls."""
     if "reasoning" in message:
         return False

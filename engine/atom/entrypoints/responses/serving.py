@@ -127,7 +127,7 @@ def output_items(request: ResponsesRequest, tools: ChatTools, answers: Answers) 
 
 
 def response_end(answers: Answers) -> tuple[ItemStatus, IncompleteDetails | None]:
-    """Tell how an answer that is complete ended."""
+    """Return how a complete answer ended."""
     if answers.lasts[0].finish_reason == FinishReason.LENGTH:
         return "incomplete", IncompleteDetails("max_output_tokens")
     return "completed", None

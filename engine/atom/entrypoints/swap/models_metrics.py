@@ -33,7 +33,7 @@ def models_metrics_routes(
 
 
 class DeviceCollector(Collector):
-    """Tells how models share a device."""
+    """Collect the metrics of models that share a device."""
 
     def __init__(self, device: SharedDevice, names: list[str], is_ready: bool) -> None:
         self._device = device

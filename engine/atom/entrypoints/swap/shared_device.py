@@ -26,7 +26,7 @@ class SharingModel:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Says how a device is shared. capacity: the sum of shares that may be awake."""
+    """Configure the sharing of a device. capacity: the sum of shares that may be awake."""
 
     capacity: float
     rule: SwapRule = field(default_factory=SwapRule)
@@ -117,8 +117,9 @@ class SharedDevice:
             books.preempted_since = now if books.running else None
 
     def failed(self) -> list[int]:
-        """The sleep or wake under way has failed: the tickets of those who waited for a model to
-        wake up, who wait no more. One that could not sleep is not asked to again."""
+        """Record that the sleep or wake-up under way has failed; return the tickets of the requests
+        that waited for the model, which are refused. A model that could not sleep is not asked to
+        again."""
         change, self._changing = self._changing, None
         assert change is not None, "told of what `turn` asked for"
         if change.sleep is not None:

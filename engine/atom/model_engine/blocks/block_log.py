@@ -41,7 +41,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Says that nothing is findable any more."""
+    """Report that no block is findable any more."""
 
 
 Entry = Stored | Removed | Cleared

@@ -265,7 +265,7 @@ class BlockContents:
     def put_all(
         self, block_ids: Sequence[int], parents: Sequence[int], tokens: NDArray[np.int32]
     ) -> None:
-        """Put many blocks at once; tokens [blocks, block_size]."""
+        """Store many blocks at once; tokens [blocks, block_size]."""
         at = np.fromiter(block_ids, np.intp, len(block_ids))
         self._parents[at] = _hashes(parents)
         self._tokens[at] = tokens

@@ -51,7 +51,7 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
-        """Tell `callback` of every layer that a step computes, where the host waits for layers."""
+        """Call `callback` after every layer of a step, if the host waits for layers."""
         ...
 
     @property

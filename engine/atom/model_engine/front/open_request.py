@@ -25,7 +25,7 @@ STOP_TOKEN_PREFIX = "stop_"
 
 
 class TokenTimes:
-    """Say when the tokens of one step came, for the histograms. Nearly all of them follow tokens of
+    """Record the token times of one step, for the histograms. Nearly all tokens follow tokens of
     one and the same step, so each such step is observed once."""
 
     __slots__ = ("_counts", "_metrics", "now")

@@ -107,7 +107,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         self.notify()
 
     def notify(self) -> None:
-        """Tell the reader that there is something to take."""
+        """Notify the reader that there are outputs to take."""
         if self._listener is not None:
             self._listener()
         else:

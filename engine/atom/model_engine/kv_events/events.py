@@ -73,7 +73,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Tells blocks of a group of layers apart from another's."""
+    """Distinguish the blocks of one group of layers from another's."""
 
     index: int
     kind: str

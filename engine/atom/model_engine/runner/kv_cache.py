@@ -114,7 +114,7 @@ def _chosen_checkpoints(config: Config, layout: KvLayout, tokens: int, left_byte
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Say where a cache lives, and its elements' dtype."""
+    """Describe a cache's device, and its elements' dtype."""
 
     dtype: torch.dtype
     device: torch.device
@@ -206,7 +206,7 @@ def _attention(layer: CachedLayer) -> CachedAttention:
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """Say how many states a layer keeps: of slots, of checkpoints; and drafts of each slot."""
+    """Count the states that a layer keeps: of slots, of checkpoints; and drafts of each slot."""
 
     slots: int
     checkpoints: int

@@ -110,7 +110,7 @@ class LoraAdapters:
         self._kept = others._kept
 
     def load(self, number: int, slot: int) -> None:
-        """Put an adapter that is kept into a slot, behind the steps that were submitted."""
+        """Copy an adapter from the host into a slot, after the submitted steps."""
         adapter = self._kept[number]
         for name, linear in (*self._linears.items(), *self._stacks.items()):
             lora, own = linear.w.lora, adapter.by_linear.get(name)

@@ -224,7 +224,7 @@ class AdapterFile:
         return None if stack is None else (stack, parameter)
 
     def _adapts(self, parameter: str) -> bool:
-        """Tell whether the configuration targets a parameter, by PEFT's rule."""
+        """Return whether the configuration targets a parameter, by PEFT's rule."""
         parts = parameter.split(".")
         ends = (".".join(parts[first:]) for first in range(len(parts)))
         return not self._config.target_parameters.isdisjoint(ends)

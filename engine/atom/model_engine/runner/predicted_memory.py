@@ -89,7 +89,7 @@ class PredictedMemory:
 
 
 def sharding_of(config: Config, ranks: int, redundant_experts: int) -> Sharding:
-    """Say which part of a model each of `ranks` that share a copy holds."""
+    """Describe the part of a model that each of `ranks` ranks of a copy holds."""
     parallel = config.parallel
     sharing = parallel.data_parallel_size if parallel.shares_experts else 1
     return Sharding(ranks, parallel.expert_parallel, sharing, redundant_experts)

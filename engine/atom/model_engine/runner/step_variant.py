@@ -26,7 +26,8 @@ _COLUMN = "column"
 
 @dataclass(frozen=True, slots=True)
 class StepVariant:
-    """Say which kinds of rows a step may have besides plain ones. lora: rows with an adapter."""
+    """Identify the kinds of rows that a step may have besides plain ones. lora: rows with an
+    adapter."""
 
     lora: bool = field(default=False, metadata={_COLUMN: "lora_slot"})
 

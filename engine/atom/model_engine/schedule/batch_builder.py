@@ -65,7 +65,7 @@ class BatchBuilder:
         )
 
     def append_blocks(self, appends: NDArray[np.int32]) -> None:
-        """Tell of appended blocks: [n, 3] of slot, column of its block tables, block id."""
+        """Record appended blocks: [n, 3] of slot, column of its block tables, block id."""
         self._block_appends.append(appends)
 
     def load_state(self, slot: int, checkpoint: int) -> None:

@@ -51,11 +51,11 @@ class RowTable:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no slot is taken."""
+        """Return whether no slot is taken."""
         return len(self._free_slots) == len(self.sequences)
 
     def sequence_in(self, slot: int) -> Sequence:
-        """Look up the sequence in a slot that is taken."""
+        """Return the sequence in a taken slot."""
         sequence = self.sequences[slot]
         assert sequence is not None, "the slot is free"
         return sequence

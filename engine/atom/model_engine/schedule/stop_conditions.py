@@ -38,7 +38,7 @@ class StopConditions:
     def ended(
         self, slots: Slots, lengths: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        """Tell per row whether `tokens`, which come after `lengths` tokens, end it."""
+        """Return per row whether `tokens`, which come after `lengths` tokens, end it."""
         ended: NDArray[np.bool_] = lengths >= self._rows.last_position[slots]
         for eos in self._eos:  # one or a few: cheaper than a set operation of numpy
             hit = tokens == eos

@@ -104,7 +104,7 @@ class _Thought:
         return self._spelled == text.length
 
     def _is_content(self, token_id: int) -> bool:
-        """Tell whether the answer does not begin with the mark any more."""
+        """Return whether the answer can no longer begin with the mark."""
         text = self._budget.opening_text
         if self._before >= _MOST_BEFORE:
             return True

@@ -27,7 +27,7 @@ _WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 
 
 class ClientEndpoints(msgspec.Struct, frozen=True):
-    """Say where a core finds a client, in ZMQ's words."""
+    """Locate a client's sockets for a core, as ZMQ endpoints."""
 
     requests: str
     outputs: str

@@ -103,7 +103,7 @@ class ExecutorFailedBody(msgspec.Struct, frozen=True):
 
 
 class ProgressBody(msgspec.Struct, frozen=True):
-    """Say where start-up stands: shown by /health while the engine is not ready."""
+    """Report the progress of start-up: shown by /health while the engine is not ready."""
 
     phase: str
     fraction: float

@@ -49,7 +49,7 @@ class Pulse:
 
 
 class HeartbeatWatch:
-    """Say when each rank was last heard of. Times in monotonic seconds."""
+    """Track when each rank was last heard. Times in monotonic seconds."""
 
     def __init__(self, ranks: int, limit_seconds: float, now: float) -> None:
         """limit_seconds: silence that makes a rank stalled."""

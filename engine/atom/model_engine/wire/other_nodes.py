@@ -43,7 +43,7 @@ class NodeHello(msgspec.Struct, frozen=True):
 
 
 class NodeAddress(msgspec.Struct, frozen=True):
-    """Say where a node waits for others. host: as the first node reaches it."""
+    """Locate a node's listener for other nodes. host: as the first node reaches it."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class RanksWork(msgspec.Struct, frozen=True, tag="ranks"):
 
 
 class ClientPorts(msgspec.Struct, frozen=True):
-    """Say where a client listens to cores of other nodes, on the first one; see ClientEndpoints."""
+    """Hold a client's ports on the first node for cores of other nodes; see ClientEndpoints."""
 
     requests: int
     outputs: int
@@ -147,7 +147,7 @@ class OtherNodes:
         return found
 
     def close(self) -> None:
-        """Tell the nodes that nothing more comes."""
+        """Send the nodes the end: no further message follows."""
         self._tell_all(Frame.END)
 
     def give_reason(self, message: str) -> None:

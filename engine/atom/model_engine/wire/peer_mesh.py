@@ -80,16 +80,16 @@ class PeerMesh:
         return tuple(self._by_fd)
 
     def send(self, count: TokenCount) -> None:
-        """Tell every peer. Raises `PeerLeftError` and `PeerLostError`."""
+        """Send a count to every peer. Raises `PeerLeftError` and `PeerLostError`."""
         self._send(count.step, count.tokens)
 
     def send_port(self, port: int) -> None:
-        """Tell the others the port where all are to meet for their collectives."""
+        """Send the others the port where all meet for their collectives."""
         self._send(_PORT, port)
 
     def leave(self, step: int) -> None:
-        """Tell the peers that there is no count for this step or a later one, and that those before
-        are run; peers that are gone already need not know."""
+        """Announce to the peers that this rank sends no count for this step or a later one, and
+        that the earlier steps are run; peers that are gone already are skipped."""
         for connection in self._connections.values():
             try:
                 connection.send(_FORMAT.pack(_LEAVING, step))

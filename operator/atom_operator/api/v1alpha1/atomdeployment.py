@@ -64,8 +64,7 @@ class SecretKeyRef(ApiModel):
 
 
 class BucketSpec(ApiModel):
-    """Says how a bucket is reached. What is left out follows from the pod's identity and
-    variables."""
+    """Access to a bucket. Omitted fields follow from the pod's identity and variables."""
 
     endpoint: Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s]+$")] | None = None
     """Address of what speaks S3, such as https://minio.example.org:9000; default: AWS."""
@@ -77,7 +76,7 @@ class BucketSpec(ApiModel):
 
 
 class ModelImageSpec(ApiModel):
-    """Says how an image that holds a model is mounted."""
+    """Mount of an image that holds a model."""
 
     folder: Annotated[str, Field(max_length=256, pattern=r"^(/[^/:\s]+)+$")] | None = None
     """Directory of the image with config.json and *.safetensors; default: /models."""

@@ -27,7 +27,7 @@ _Address = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class ProfileAcceleratorSpec(ApiModel):
-    """Says how devices are reached on these nodes; for AtomDeployments of type amd only."""
+    """Access to devices on these nodes; for AtomDeployments of type amd only."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(

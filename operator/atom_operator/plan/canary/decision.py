@@ -44,7 +44,7 @@ def in_force(asked: CanaryAsked, decided: Decided | None) -> CanaryAsked:
 
 
 def left_over(asked: CanaryAsked, decided: Decided | None) -> str:
-    """Say that a decision does nothing; empty for one that does."""
+    """Return the message that a decision has no effect; empty for an effective one."""
     if decided is None or decided.change == asked.change:
         return ""
     verb = decided.decision.lower()

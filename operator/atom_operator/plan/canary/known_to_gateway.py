@@ -72,7 +72,7 @@ def _gateway(reference: Mapping[str, Any], namespace: str) -> tuple[str, ...]:
 
 
 def _is_of_this_version(route: Manifest, parent: Mapping[str, Any]) -> bool:
-    """Tell whether the verdicts about the route are new; other conditions may stay as they were."""
+    """Return whether the verdicts about the route are new; other conditions may be unchanged."""
     return all(
         is_of_newest_spec(item, route)
         for item in parent.get("conditions") or ()

@@ -133,7 +133,7 @@ def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
 
 
 def _lacks(asked: CanaryAsked, seen: CanarySeen, step: int) -> str:
-    """Say that the pods that serve cannot carry the share of a step."""
+    """Return the message that the serving pods cannot carry the share of a step."""
     weight, needed = asked.steps[step].weight, pods_asked(asked, step, seen.beside)
     words = f"{weight}% of the requests are the work of {needed} pods, and {seen.ready} serve"
     return f"{words}: {seen.words}" if seen.words else words

@@ -43,7 +43,7 @@ class Fence:
         return cls(names, tuple(found))
 
     def is_open_to(self, namespace: Namespace) -> bool:
-        """Tell whether AtomDeployments of the namespace may take the profile."""
+        """Return whether AtomDeployments of the namespace may take the profile."""
         if self.names is None and self.requirements is None:
             return True
         if self._is_named(namespace.name):

@@ -115,7 +115,7 @@ def _not_for(
 
 
 def profile_problem(words: str) -> FieldProblem:
-    """Say why there is no profile to lay below a spec that has one."""
+    """Build the problem of a spec whose profile cannot be merged."""
     return FieldProblem("spec.profile", words, Reason.PROFILE_NOT_FOUND)
 
 

@@ -71,7 +71,7 @@ class PeerWatch:
         self._lost.set()
 
     def judge(self, peer: int) -> None:
-        """Tell of a peer's end, unless it was in order or is ours too."""
+        """Report a peer's end, unless it was in order or this rank is closing too."""
         if not self._closing and not self._mesh.has_left(peer):
             self._on_failure(str(PeerLostError(peer)), False)
 

@@ -28,7 +28,7 @@ _MODULE = "atom.model_engine.executor.tensor_parallel.rank_main"
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Say where all ranks meet: the first node's store."""
+    """Locate the meeting point of all ranks: the first node's store."""
 
     host: str
     port: int

@@ -83,7 +83,7 @@ class StepSender:
                 return
 
     def close(self) -> None:
-        """Tell the followers that nothing more comes."""
+        """Close the channel: no further message follows."""
         for wakeup in self._wakeups:
             wakeup.shutdown(socket.SHUT_WR)
 

@@ -49,5 +49,5 @@ class HandedIntake:
 
 
 def _may_begin(handed: HandedRequest) -> bool:
-    """Tell whether nothing of the answer has come, so that any weights may compute it."""
+    """Return whether the answer is still empty, so that any weights may compute it."""
     return handed.weights_version == ANY_WEIGHTS and not handed.request.output_token_ids

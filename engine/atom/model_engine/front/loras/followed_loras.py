@@ -36,7 +36,7 @@ class _Adapters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Say why an adapter is not served, and when to try again."""
+    """Record why an adapter is not served, and when to retry."""
 
     module: LoraModule
     message: str

@@ -52,7 +52,7 @@ class ServedLoras:
         return None if name is None else self._by_name.get(name)
 
     def name_of(self, number: int) -> str | None:
-        """Look up by its number the name of an adapter that is served now."""
+        """Return the name of the served adapter with this number, or None."""
         found = (each.name for each in self if each.request.lora_int_id == number)
         return next(found, None)
 

@@ -97,7 +97,7 @@ class DecodeGraphs:
         self._host_ring = parts.host_ring
 
     def takes(self, variant: StepVariant) -> bool:
-        """Tell whether there are graphs of steps of the variant."""
+        """Return whether there are graphs of steps of the variant."""
         return variant in self._parts.variants
 
     def measure_bytes(self) -> int:

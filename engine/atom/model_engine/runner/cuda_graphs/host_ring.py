@@ -39,9 +39,9 @@ class HostRing:
         appends: NDArray[np.int32],
         proposed: NDArray[np.int32] | None = None,
     ) -> None:
-        """Tell the device the next step: the slots of its rows, its appended blocks [A, 3] as slot,
-        column of its tables, block id, and of how many proposed tokens each row carries, if any
-        does."""
+        """Send the device the next step: the slots of its rows, its appended blocks [A, 3] as slot,
+        column of its tables, block id, and the number of proposed tokens of each row, if there are
+        any."""
         entry = self._said[self._posted % RING_ENTRIES]
         self._posted += 1
         entry[0, : len(slots)] = slots

@@ -102,7 +102,7 @@ class VerifyGraphs:
 
     @property
     def most_tokens(self) -> int:
-        """Tell the most tokens of a step that there is a graph of."""
+        """Return the most tokens of a step that has a graph."""
         return self._sizes[-1]
 
     # ---- start-up -----------------------------------------------------------------------------

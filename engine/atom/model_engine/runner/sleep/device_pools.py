@@ -83,7 +83,7 @@ class DevicePools:
         return sum(pool.unmapped_bytes for pool in (self._weights, self._cache, self._graphs))
 
     def map_weights(self) -> None:
-        """Put memory behind the weights, with any contents."""
+        """Map memory for the weights, with undefined contents."""
         self._weights.map()
 
     def map_cache(self) -> None:

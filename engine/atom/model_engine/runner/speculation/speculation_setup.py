@@ -49,7 +49,7 @@ class SpeculationSetup:
 
     @property
     def is_on(self) -> bool:
-        """Tell whether rows may carry drafts."""
+        """Return whether rows may carry drafts."""
         return self._config.speculative is not None
 
     @property
