@@ -104,21 +104,24 @@ def _ruff(python_files: Sequence[str]) -> int:
 
 
 def _run_tests(tests: Sequence[str], seconds: float) -> Outcome:
-    """Run the tests of kernels in a process with Triton's interpreter, and all others before."""
+    """Run the tests; those of kernels in a process with Triton's interpreter.
+
+    The process with the nearest test is first, and each has the share of the time that its files
+    are of all.
+    """
     kernels = [
         test
         for test in tests
         if (ROOT / test) in interpreter_choice.kernel_files() and not _has_card()
     ]
     others = [test for test in tests if test not in kernels]
-    deadline = time.monotonic() + seconds
+    parts = sorted((part for part in (others, kernels) if part), key=lambda p: tests.index(p[0]))
     code = 0
     unended: list[str] = []
-    for part in (others, kernels):
-        if part:
-            outcome = _pytest(part, deadline - time.monotonic())
-            code = code or outcome.code
-            unended += outcome.unended
+    for part in parts:
+        outcome = _pytest(part, seconds * len(part) / len(tests))
+        code = code or outcome.code
+        unended += outcome.unended
     return Outcome(code, tuple(unended))
 
 

@@ -87,3 +87,11 @@ def test_a_run_ends_at_its_limit_and_tells_the_rest(
     )  # fmt: skip
     assert done.returncode == code, done.stdout
     assert (tmp_path / "unended").read_text() == "test_b.py"
+
+
+def test_the_tests_of_a_kernel_run_in_the_interpreter_beside_others() -> None:
+    sort = "engine/atom/model_ops/backends/triton_ops/moe/sort_by_expert.py"
+    named = check(sort, "--list").stdout.splitlines()
+    assert named[0] == "tests/engine/ops/parity/moe/test_sort_by_expert.py"
+    assert [test for test in named if "/parity/" not in test]
+    assert [test for test in named if "/live/" in test] == []

@@ -116,3 +116,12 @@ def test_the_page_of_times_keeps_the_other_suites_section(tmp_path: Path) -> Non
     assert "| kernels | 3 | 12 | b | 2 |" in text
     assert "engine" not in text
     assert text.count("## make test ") == text.count("## make test-all ") == 1
+
+
+def test_the_projects_page_of_times_takes_a_section(tmp_path: Path) -> None:
+    page = tmp_path / "test-times.md"
+    page.write_text((ROOT / "docs" / "results" / "test-times.md").read_text())
+    for _ in range(2):
+        write_times(page, Suite.TEST, [part("engine", ran={"a": 2}, seconds={"a": 1.0})])
+    assert page.read_text().count("| engine | 2 | 12 | a | 1 |") == 1
+    assert "Before the split" in page.read_text()
