@@ -18,7 +18,8 @@ from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.wire.request_size import check_size
 from atom.sampling_params import SamplingParams
 
-_FEW_WORDS = 16
+_FEW_WORDS = 16  # each is tokenised twice
+_SHORT_SCHEMA_CHARACTERS = 4096
 
 
 class RequestIntake:
@@ -52,7 +53,7 @@ class RequestIntake:
         prepared = await self._text.run(
             client_id,
             partial(self._inputs.prepare, params),
-            is_long=len(params.bad_words) > _FEW_WORDS,  # each is tokenised twice
+            is_long=_takes_long(params),
         )
         # A prompt that is to be cut may be longer than the context.
         cut = params.truncate_prompt_tokens is not None
@@ -83,3 +84,10 @@ class RequestIntake:
         return msgspec.structs.replace(
             handed, id=next(self._numbers), arrive_time=self._clock(), lora=lora
         )
+
+
+def _takes_long(params: SamplingParams) -> bool:
+    """Tell whether parameters take more than a millisecond or two to check."""
+    shape = params.structured_outputs
+    schema = "" if shape is None or not isinstance(shape.json, str) else shape.json
+    return len(params.bad_words) > _FEW_WORDS or len(schema) > _SHORT_SCHEMA_CHARACTERS

@@ -143,16 +143,29 @@ async def test_a_long_conversation_is_rendered_beside_the_loop(
     assert rig.engine.open_requests == 0
 
 
+SLOW_TO_CHECK: dict[str, dict[str, Any]] = {
+    "bad words": {"bad_words": [f"word{number}" for number in range(200)]},
+    "a schema": {
+        "structured_outputs": {
+            "json": {
+                "type": "object",
+                "properties": {f"property {n}": {"type": "string"} for n in range(200)},
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("slow", SLOW_TO_CHECK.values(), ids=SLOW_TO_CHECK.keys())
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_many_bad_words_are_tokenised_beside_the_loop(
-    rig: AppRig, monkeypatch: pytest.MonkeyPatch, path: str
+async def test_parameters_that_take_long_are_checked_beside_the_loop(
+    rig: AppRig, monkeypatch: pytest.MonkeyPatch, path: str, slow: dict[str, Any]
 ) -> None:
     example = (await examples_of(rig))[path]
     held, inputs = Held(), rig.engine.processor.inputs
-    has_many = lambda params: len(params.bad_words) > 100  # noqa: E731
-    monkeypatch.setattr(inputs, "prepare", held.around(inputs.prepare, has_many))
-    words = [f"word{number}" for number in range(200)]
-    fields = {**example, "bad_words": words, "max_tokens": 2}
+    is_slow = lambda params: params.bad_words or params.structured_outputs  # noqa: E731
+    monkeypatch.setattr(inputs, "prepare", held.around(inputs.prepare, is_slow))
+    fields = {**example, **slow, "max_tokens": 2}
     answer = await other_is_answered_meanwhile(rig, held, path, fields)
     assert answer.status_code == 200, answer.text
 
