@@ -203,6 +203,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [serving.atom.dev]
   resources: [atomprofiles]
   verbs: [get, list, watch]
+# How many AtomDeployments take each.
+- apiGroups: [serving.atom.dev]
+  resources: [atomprofiles/status]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]

@@ -13,7 +13,12 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 
 from atom_operator import constants
-from atom_operator.api.v1alpha1 import AtomDeploymentSpec, AtomDeploymentStatus, AtomProfileSpec
+from atom_operator.api.v1alpha1 import (
+    AtomDeploymentSpec,
+    AtomDeploymentStatus,
+    AtomProfileSpec,
+    AtomProfileStatus,
+)
 from atom_operator.api.v1alpha1.common import cel_rule
 
 _CREATED = ".metadata.creationTimestamp"
@@ -84,7 +89,12 @@ def build_profile_crd() -> dict[str, Any]:
                     "name": constants.VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": [_column("Age", "date", _CREATED)],
+                    "additionalPrinterColumns": [
+                        _column("Deployments", "integer", ".status.deployments"),
+                        _column("Waiting", "integer", ".status.waiting"),
+                        _column("Age", "date", _CREATED),
+                    ],
+                    "subresources": {"status": {}},
                     "schema": {
                         "openAPIV3Schema": {
                             "type": "object",
@@ -95,6 +105,7 @@ def build_profile_crd() -> dict[str, Any]:
                                 "kind": {"type": "string"},
                                 "metadata": {"type": "object"},
                                 "spec": structural_schema(AtomProfileSpec),
+                                "status": structural_schema(AtomProfileStatus),
                             },
                         }
                     },

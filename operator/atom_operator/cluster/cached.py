@@ -147,6 +147,15 @@ class CachedCluster:
             self._deployments.reported(answer)
         return answer
 
+    async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
+        # No news to the AtomDeployments that take it.
+        with self._writing(ATOM_PROFILE, "", name):
+            answer = await self._port.apply_profile_status(name, status)
+            informer = self._informers.find(ATOM_PROFILE, "")
+            if answer is not None and informer is not None:
+                informer.keep(answer)
+        return answer
+
     def _whole(self, kind: Kind) -> ObjectCache | None:
         """The cache of a kind that belongs to no namespace; None where only the API server can
         say."""

@@ -19,6 +19,7 @@ from atom_operator.cluster.partial_objects.listed_nodes import ListedNode
 from atom_operator.cluster.partial_objects.placed_pods import PlacedPod
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
+    ATOM_PROFILE,
     EVENT,
     NAMESPACE,
     NODE,
@@ -302,6 +303,22 @@ class ApiCluster:
         action = f"write the status of {key.namespace}/{key.name}"
         with self._request("apply_status", ATOM_DEPLOYMENT, action):
             path = object_path(ATOM_DEPLOYMENT, key.namespace, key.name, "status")
+            try:
+                return await self._connection.request(
+                    "PATCH", path, query=_APPLIED, body=body, content=APPLY
+                )
+            except NotFoundError:
+                return None
+
+    async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
+        body = {
+            "apiVersion": constants.API_VERSION,
+            "kind": constants.PROFILE_KIND,
+            "metadata": {"name": name},
+            "status": dict(status),
+        }
+        with self._request("apply_status", ATOM_PROFILE, f"write the status of AtomProfile {name}"):
+            path = object_path(ATOM_PROFILE, "", name, "status")
             try:
                 return await self._connection.request(
                     "PATCH", path, query=_APPLIED, body=body, content=APPLY

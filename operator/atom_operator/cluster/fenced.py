@@ -92,6 +92,10 @@ class FencedCluster:
         self._check(f"status of {key.namespace}/{key.name}")
         return await self._port.apply_status(key, status)
 
+    async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
+        self._check(f"status of AtomProfile {name}")
+        return await self._port.apply_profile_status(name, status)
+
     def _check(self, what: str) -> None:
         if not self._may_write():
             raise TransientError(f"{what}: not written, this replica does not hold the Lease")

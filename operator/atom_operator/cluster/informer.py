@@ -144,7 +144,8 @@ class Informer:
     def keep(self, manifest: Manifest) -> None:
         """Cache the API server's answer to our own write, so that the watch's event about it is no
         news."""
-        if self.scope.label in (manifest["metadata"].get("labels") or {}):
+        label = self.scope.label
+        if not label or label in (manifest["metadata"].get("labels") or {}):
             answer = StoredObject.of(manifest)
             self.cache.put(answer)
             held = self._held_back.get((answer.namespace, answer.name), [])

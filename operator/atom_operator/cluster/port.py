@@ -91,3 +91,6 @@ class ClusterPort(Protocol):
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         """Server-side apply of an AtomDeployment's status; the answer, None when it is gone."""
+
+    async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
+        """Server-side apply of an AtomProfile's status; the answer, None when it is gone."""

@@ -55,6 +55,7 @@ from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
+from atom_operator.reconcile.profiles.profile_status import ProfileStatuses
 from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
@@ -122,6 +123,7 @@ class Runtime:
         self._moves = DeviceMoves()
         self._failing = FailingWrites()
         self._profile_users = ProfileUsers()
+        self._profile_statuses = ProfileStatuses(fenced, self._profile_users)
         fleet = FleetReader(cached, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
         address = settings.site.prometheus_address
@@ -196,6 +198,7 @@ class Runtime:
         if self._session is None:
             return
         if not namespace:
+            self._profile_users.hear(name)
             keys = self._profile_users.of_profile(name)
         elif name == ALL:
             keys = self._profile_users.of_namespace(namespace)
@@ -245,6 +248,8 @@ class Runtime:
                     tasks.create_task(self._informers.run()),
                     tasks.create_task(self._handlers.run()),
                 ]
+                if not self.settings.namespaces:  # else it has no right to AtomProfiles
+                    watching.append(tasks.create_task(self._profile_statuses.run()))
                 try:
                     if not await self._informers.wait_tried(_CACHES_SECONDS):
                         _logger.warning("not everything is listed yet; reading without caches")
@@ -273,6 +278,7 @@ class Runtime:
     async def _list_keys(self) -> list[ObjectKey]:
         keys = await self._cluster.list_deployments()
         self._train.expect(keys)
+        self._profile_users.expect(keys)
         return keys
 
     async def _reconcile(self, key: ObjectKey) -> float | None:

@@ -65,6 +65,7 @@ from atom_operator.reconcile.failing_writes import FailingWrites
 from atom_operator.reconcile.peers.peer_secrets import PeerSecrets
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.profiles.find_profile import optional_kinds, profile_named
+from atom_operator.reconcile.profiles.profile import is_profile
 from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.requeue import requeue_after
 from atom_operator.reconcile.rollout_train import RolloutTrain
@@ -143,6 +144,7 @@ class Reconciler:
         decision = await self.decider.decide(key, parent, *found, self._turns_of(key))
         if decision.waits is None or not decision.waits.in_row:
             self.train.leave(key)
+        self.profile_users.note_waiting(key, waits=_waits_for_profile(decision))
         todo = decision
         if todo.desired is None:
             todo = await self.decider.keep_last_accepted(key, parent, *found)
@@ -428,6 +430,12 @@ def _is_reported(parent: Manifest) -> bool:
     """Return whether the status speaks of the newest spec."""
     seen = (parent.get("status") or {}).get("observedGeneration")
     return seen is not None and seen == parent["metadata"].get("generation")
+
+
+def _waits_for_profile(decision: Decision) -> bool:
+    """Return whether a changed AtomProfile is followed later."""
+    defaults = decision.waits.defaults if decision.waits is not None else ()
+    return any(is_profile(default) for default in defaults)
 
 
 def _in_groups(decision: Decision, observed: Observed) -> bool:

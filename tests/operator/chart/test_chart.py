@@ -354,6 +354,7 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
         ["persistentvolumes"],
         ["namespaces"],
         ["atomprofiles"],
+        ["atomprofiles/status"],
         ["resourceslices", "resourceclaims", "deviceclasses"],
     )
     expected = [rule for rule in everywhere if rule["resources"] not in without]

@@ -88,6 +88,7 @@ class OperatorClient:
         train = RolloutTrain(self.max_rollouts, lambda key: self.due.update({key: 0.0}))
         train.expect(self.keys)
         self.reconciler = Reconciler(api, self.engines, decider, clock=state.now, train=train)
+        self.reconciler.profile_users.expect(self.keys)
 
     def die_after(self, writes: int) -> None:
         """The process dies behind that write, and the next one begins."""

@@ -23,6 +23,7 @@ from atom_operator.cluster.errors import (
 )
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
+    ATOM_PROFILE,
     DEPLOYMENT,
     EVENT,
     NAMESPACE,
@@ -252,6 +253,15 @@ class FakeCluster:
         parent["status"] = copied(dict(status))
         self.touch(parent)
         return copied(parent)
+
+    async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
+        self._before_write(f"status of AtomProfile {name}")
+        found = self.objects.get((ATOM_PROFILE, "", name))
+        if found is None:
+            return None
+        found["status"] = copied(dict(status))
+        self.touch(found)
+        return copied(found)
 
     # --- what tests do to the cluster --------------------------------------------------------
 

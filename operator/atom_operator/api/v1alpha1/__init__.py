@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from atom_operator.api.v1alpha1.atomdeployment import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.atomprofile import AtomProfileSpec
+from atom_operator.api.v1alpha1.atomprofile import AtomProfileSpec, AtomProfileStatus
 from atom_operator.api.v1alpha1.status import AtomDeploymentStatus, Condition
 
-__all__ = ["AtomDeploymentSpec", "AtomDeploymentStatus", "AtomProfileSpec", "Condition"]
+__all__ = [
+    "AtomDeploymentSpec",
+    "AtomDeploymentStatus",
+    "AtomProfileSpec",
+    "AtomProfileStatus",
+    "Condition",
+]

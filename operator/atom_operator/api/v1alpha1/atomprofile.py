@@ -129,6 +129,16 @@ class NamespaceSelector(ApiModel):
     """Requirements on its labels."""
 
 
+class AtomProfileStatus(ApiModel):
+    """The use of an AtomProfile, as the operator that watches the whole cluster counts it."""
+
+    deployments: Annotated[int, Field(ge=0)] | None = None
+    """AtomDeployments that take it: by name, by a label of their namespace, or as the default."""
+    waiting: Annotated[int, Field(ge=0)] | None = None
+    """AtomDeployments whose pods do not follow its newest version yet: other AtomDeployments come
+    first, their window is closed, or the change failed in one of them."""
+
+
 class AtomProfileSpec(ApiModel):
     """Settings that are merged below the specs of AtomDeployments."""
 

@@ -36,6 +36,7 @@ _SITE_FIELDS = {
     "architectures": "engine_architectures",
     "features": "engine_features",
 }
+_OF_PROFILE = "AtomProfile "  # before its name, in a Default's
 _NO_PROFILE = Default("AtomProfile", "none")
 _WHOLE = "model.config"  # no map whose keys are joined
 _SAYS_BY_BEING_THERE = "accelerator.claim"  # also if it is empty
@@ -95,7 +96,12 @@ def lay(
     if isinstance(result, tuple):
         return result
     said = hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
-    return Laid(result, known, spec, Default(f"AtomProfile {name}", said[:12]))
+    return Laid(result, known, spec, Default(f"{_OF_PROFILE}{name}", said[:12]))
+
+
+def is_profile(default: Default) -> bool:
+    """Tell an AtomProfile from other defaults of many, such as an image."""
+    return default.name.startswith(_OF_PROFILE)
 
 
 def _not_for(

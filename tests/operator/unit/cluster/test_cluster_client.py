@@ -84,6 +84,7 @@ async def test_an_object_that_is_absent_is_none_and_its_removal_done() -> None:
         assert await client.get(SERVICE, "default", "chat") is None
         assert await client.delete(SERVICE, "default", "chat")
         assert await client.apply_status(ObjectKey("default", "chat"), {}) is None
+        assert await client.apply_profile_status("site", {}) is None
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,8 @@ async def test_every_write_says_who_writes_and_what() -> None:
         await client.replace(SERVICE, manifest)
         await client.delete(SERVICE, "default", "chat")
         await client.apply_status(ObjectKey("default", "chat"), {"replicas": 1})
-    handed, replaced, deleted, reported = stub.seen
+        await client.apply_profile_status("site", {"waiting": 1})
+    handed, replaced, deleted, reported, counted = stub.seen
     assert handed.path == "/apis/apps/v1/namespaces/default/deployments/chat"
     assert handed.query == {"fieldManager": HANDOVER_MANAGER}, "not forced: it meets a conflict"
     assert json.loads(handed.body)["spec"] == {"replicas": 3}
@@ -172,6 +174,8 @@ async def test_every_write_says_who_writes_and_what() -> None:
     assert (deleted.method, deleted.query) == ("DELETE", {"propagationPolicy": "Background"})
     assert reported.path.endswith("/namespaces/default/atomdeployments/chat/status")
     assert json.loads(reported.body)["status"] == {"replicas": 1}
+    assert counted.path.endswith("v1alpha1/atomprofiles/site/status")
+    assert json.loads(counted.body)["status"] == {"waiting": 1}
 
 
 async def test_a_list_is_read_in_pages_to_its_end() -> None:

@@ -28,6 +28,7 @@ WRITES: dict[str, Callable[[FencedCluster], Any]] = {
     "delete": lambda fenced: fenced.delete(SERVICE, "default", "chat"),
     "evict": lambda fenced: fenced.evict("default", "chat-1", "uid-1"),
     "apply_status": lambda fenced: fenced.apply_status(KEY, {"replicas": 7}),
+    "apply_profile_status": lambda fenced: fenced.apply_profile_status("site", {"waiting": 1}),
     "hand_over_replicas": lambda fenced: fenced.hand_over_replicas(
         DEPLOYMENT, "default", "chat", 1
     ),

@@ -204,3 +204,42 @@ def test_events_of_profiles_and_namespaces_say_whose_they_are(label: str) -> Non
         return told
 
     assert sorted(asyncio.run(test())) == [("", "site"), ("team-a", ALL)]
+
+
+def test_a_status_of_ours_is_no_news_to_those_that_take_the_profile() -> None:
+    from atom_operator.cluster.cached import CachedCluster
+    from atom_operator.cluster.informer import Informers
+    from atom_operator.cluster.known_deployments import KnownDeployments
+    from atom_operator.domain import ATOM_PROFILE
+    from atom_operator.handlers.runtime import followed as scopes
+    from tests.support.operator.fake_watch import FakeWatch
+
+    async def test() -> list[tuple[str, str]]:
+        cluster, told = FakeCluster(), []
+        cluster.create(ATOM_PROFILE, {"metadata": {"name": "site", "namespace": ""}, "spec": {}})
+        watch = FakeWatch(cluster)
+        informers = Informers(
+            watch, scopes(), lambda *place: told.append(place), period_seconds=300.0
+        )
+        cached = CachedCluster(cluster, informers, KnownDeployments())
+        task = asyncio.create_task(informers.run())
+        assert await informers.wait_tried(30)
+        told.clear()
+        await cached.apply_profile_status("site", {"deployments": 3, "waiting": 0})
+        for _ in range(5):
+            watch.announce()
+            await asyncio.sleep(0)
+        stored = await cached.get(ATOM_PROFILE, "", "site")
+        assert stored is not None
+        assert stored["status"]["deployments"] == 3
+        assert told == []
+        cluster.find(ATOM_PROFILE, "site", "")["spec"]["proxy"] = {"http": "http://p:1"}
+        cluster.touch(cluster.find(ATOM_PROFILE, "site", ""))
+        for _ in range(5):
+            watch.announce()
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return told
+
+    assert asyncio.run(test()) == [("", "site")]
