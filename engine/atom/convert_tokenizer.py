@@ -1,8 +1,8 @@
 """`python -m atom.convert_tokenizer FOLDER TARGET`: a checkpoint's tokenizer as tokenizer.json.
 
-For vocabularies of sentencepiece, of tiktoken (Kimi-K2) and Mistral's tekken, read by transformers:
-hence a process of its own (tokenizer_conversion.py starts it). Nothing of the
-checkpoint is run. Ends with 1 and one line on standard error where it cannot.
+It converts vocabularies of sentencepiece, of tiktoken (Kimi-K2) and Mistral's tekken. transformers
+reads them, so the conversion is a separate process (tokenizer_conversion.py starts it). No code of
+the checkpoint is run. On an error it ends with 1 and one line on standard error.
 """
 
 from __future__ import annotations

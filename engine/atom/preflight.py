@@ -1,12 +1,13 @@
-"""`atom preflight --devices N`: can this container use the AMD devices that it was given?
+"""`atom preflight --devices N`: check that this container can use its AMD devices.
 
-Looks at what the kernel shows (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no ROCm
-library, so it answers in milliseconds and says in one line what a runtime would only hint at. An
+The check reads the kernel's files (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no ROCm
+library. So it answers in milliseconds, and its one line is more specific than a runtime's error. An
 init container runs it; the line becomes the pod's termination message. Knows nothing of models.
 
-`--check` and `--report` are for people, and load everything: what can be imported, which device is
-there and which backend would compute what; and the machine, every operation on the card, compared
-and timed, and a small model beside the CPU, in one file to attach to an issue (self_test/).
+`--check` and `--report` are for people, and load everything. `--check` lists the importable
+packages, the device and the backend of each kind of model. `--report` writes one file to attach to
+an issue: the machine, every operation on the card, compared and timed, and a small model compared
+with the CPU (self_test/).
 """
 
 from __future__ import annotations

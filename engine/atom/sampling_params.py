@@ -1,4 +1,4 @@
-"""SamplingParams: how the tokens of one request are chosen, checked once when it is made.
+"""SamplingParams: the sampling controls of one request, checked once when they are made.
 
 Torch-free; crosses the wire as part of `Request`. Every limit is stated in the error message.
 Names and meanings are those of vLLM and OpenAI, so that a client's fields can be passed on.
@@ -44,33 +44,33 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     min_p: then keep tokens at least this share as likely as the most likely one, in [0, 1].
     seed: same seed, same prompt, same tokens, whatever else is in the batch; None draws one.
     max_tokens: most tokens to generate; None means as many as the context allows.
-    min_tokens: until so many are generated no end token, stop token or stop string ends it.
-    stop_strings: generation ends before the first of these texts; never part of the output. One
-    that is the name of a special token stands for that token.
+    min_tokens: no end token, stop token or stop string ends the answer before this many tokens.
+    stop_strings: generation ends before the first of these texts; never part of the output. The
+    name of a special token means that token.
     stop_token_ids: generation ends at one of these tokens, besides the model's own end tokens.
     ignore_eos: the model's end tokens do not end generation (for benchmarks).
     repetition_penalty: above 1 makes tokens of prompt and answer less likely (positive logits are
     divided by it, negative ones multiplied), below 1 more likely; 1 is off. 0.01 to 100.
-    presence_penalty: subtracted from the logit of every token that the answer has.
-    frequency_penalty: the same times how often the answer has it.
+    presence_penalty: subtracted from the logit of every token that the answer contains.
+    frequency_penalty: subtracted from a token's logit once for each occurrence in the answer.
     logit_bias: token id → added to its logit, -100 to 100.
     allowed_token_ids: only these can be chosen; None allows all.
-    bad_words: texts that are not generated; bad_words_token_ids: the same as token ids. A word is
-    kept from being completed, after whatever comes before its last token.
-    logprobs: report for every generated token its log-probability and those of so many most likely
-    tokens (0: only its own); None reports nothing. Taken from the model's raw logits.
+    bad_words: texts that are not generated; bad_words_token_ids: the same as token ids. The last
+    token of a word is forbidden after the word's other tokens.
+    logprobs: report for every generated token its log-probability and those of this many most
+    likely tokens (0: only its own); None reports none. Taken from the model's raw logits.
     prompt_logprobs: the same for the prompt's tokens.
     include_stop_str_in_output: the stop string or stop token that ends an answer is part of it.
-    skip_special_tokens: false shows them as they are written. shown_special_token_ids: those that
-    are shown all the same, as marks that a reader of the answer looks for.
+    skip_special_tokens: false shows special tokens as text. shown_special_token_ids: special
+    tokens that are always shown, as marks that a parser of the answer needs.
     truncate_prompt_tokens: a longer prompt loses its beginning (truncation_side left) or its end;
     -1 keeps as much as leaves room for max_tokens.
-    return_prompt_token_ids: the prompt's tokens are kept for who reads the answer.
-    structured_outputs: the shape that the answer must have. Its end is the grammar's: min_tokens
-    gives way to a complete grammar, and ignore_eos does not go on past it.
-    thinking: how many tokens the answer may reason; None for no bound.
-    reasoning: where the answer reasons, so that no stop string is looked for there; None if it does
-    not, or if its text is one to the caller.
+    return_prompt_token_ids: return the prompt's tokens with the answer.
+    structured_outputs: the structure that the answer must have. The grammar ends the answer: a
+    complete grammar overrides min_tokens and ignore_eos.
+    thinking: the bound on the tokens of reasoning; None for no bound.
+    reasoning: the place of the reasoning, in which no stop string is searched for; None if there is
+    none, or if the caller does not separate it.
     """
 
     n: int = 1

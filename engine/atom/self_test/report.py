@@ -1,9 +1,10 @@
-"""The report of `atom preflight --report`: the machine, what a card makes of every operation and of
-a small model, in a file; and of `--check`, which tries none.
+"""The reports of `atom preflight --report` and `--check`. --report writes the machine's facts and
+the card's results for every operation and a small model into a file; --check runs none of them.
 
-For each backend each exercise passes, fails with its error, or is not for this card; operations are
-chosen for a few kinds of model, with the log's reasons; passed exercises are timed. Knows no model
-files and starts no engine; a failing part is a line of the report, and the rest goes on.
+For each backend each exercise passes, fails with its error, or does not apply to this card;
+operations are chosen for a few kinds of model, with the log's reasons; passed exercises are timed.
+Knows no model files and starts no engine; a failing part is a line of the report, and the rest
+continues.
 """
 
 from __future__ import annotations

@@ -43,18 +43,18 @@ class GrammarSpec:
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of an answer. Raises `RequestError` on what cannot be enforced.
+    """The structure of an answer. Raises `RequestError` for one that cannot be enforced.
 
-    json: a JSON schema, as an object or its text, which is what is kept; properties come in the
-    schema's order, and none that it does not name unless it says additionalProperties.
+    json: a JSON schema, as an object or its text, which is stored; properties come in the
+    schema's order, without others unless the schema has additionalProperties.
     json_object: any JSON object.
     regex: the whole answer matches it (ECMA-262's: no lookaround, no back-references).
     grammar: EBNF in llama.cpp's notation (GBNF), with a rule named root.
     choice: the answer is one of these texts.
-    structural_tag: xgrammar's, as JSON text: schemas between fixed texts. Made by the server, which
-    has checked the schemas in it.
-    disable_any_whitespace: JSON comes on one line, with single blanks.
-    field: how the client calls the field that asks for it; errors name it.
+    structural_tag: xgrammar's, as JSON text: schemas between fixed texts. The server makes it, with
+    schemas that it has checked.
+    disable_any_whitespace: JSON is on one line, with single blanks.
+    field: the client's name of this field; errors name it.
     """
 
     json: str | dict[str, Any] | bool | None = None

@@ -2,19 +2,19 @@
 """The gated delta rule of prompts, in chunks of 64 tokens by its WY form (arXiv 2406.06484, with
 the decay of 2412.06464).
 
-What the tokens of a chunk learn is the solution of a triangular system, whose inverse does not
-depend on the state: a first kernel makes it for all chunks at once, with what queries answer to
-keys of their own chunk and each token's decays. A second goes through a row's chunks in order,
-with a value head's columns of the state in registers: five products of matrices a chunk, instead of
-64 times two of vectors.
+The updates of a chunk's tokens are the solution of a triangular system, whose inverse does not
+depend on the state. A first kernel computes it for all chunks at once, with the queries' answers to
+keys of their own chunk and each token's decays. A second processes a row's chunks in order, with a
+value head's columns of the state in registers: five products of matrices a chunk, instead of 64
+times two of vectors.
 
 Shapes: as gated_delta_rule.py; between the kernels systems [2, T, Hv, CHUNK], each token's row of
-its chunk's inverse and what is left of it when it is rounded, attended [T, Hv, CHUNK], decays
-[4, Hv, T] float32. Tiles: a program of the first has a chunk and a key head with the value heads it
-serves; of the second a row, a value head and BLOCK_V columns. Bound: tensor cores, and of few rows
-the latency of a chunk. Precision: tokens are multiplied as they are, their lengths being factors of
-rows; float32 operands as a rounded part and its remainder, so that states keep 16 bits of each
-operand, but for answers, which are rounded anyway. Of float32 tokens all is float32.
+its chunk's inverse and the remainder of its rounding, attended [T, Hv, CHUNK], decays [4, Hv, T]
+float32. Tiles: a program of the first has a chunk and a key head with the value heads it serves; of
+the second a row, a value head and BLOCK_V columns. Bound: tensor cores, and with few rows the
+latency of a chunk. Precision: tokens are multiplied in their own dtype, their lengths being factors
+of rows; float32 operands as a rounded part and its remainder, so that states keep 16 bits of each
+operand, except for answers, which are rounded anyway. For float32 tokens everything is float32.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The delta rule of Kimi Delta Attention (arXiv 2510.26692) for prompts: as chunked_delta_rule.py
-has it, where each channel of a key forgets by itself.
+"""The delta rule of Kimi Delta Attention (arXiv 2510.26692) for prompts: chunked_delta_rule.py,
+with a separate decay for each channel of a key.
 
-What is left of one token at a later one then stands inside the product of their keys, and cannot be
-divided among the two: what is left since the chunk's beginning may be too little to divide by. So
-each two tokens meet where halves of 2, 4 .. 64 neighbours part them: the later one's key fades
-since the middle, the earlier one's until there, both factors at most 1, and six products of all
-tokens have every pair once. Keys and queries as the state meets them are made there as well, with
-what is left of keys when they are rounded, so that the kernel that goes through a row's chunks in
-order does nothing but multiply.
+The decay from one token to a later one is then a factor inside the product of their keys. It cannot
+be split into one factor for each token: the decay since the chunk's beginning may be too small to
+divide by. So two tokens are multiplied at the level of 2, 4 .. 64 neighbours at which they are in
+different halves. The later one's key is multiplied by its decay since the middle, the earlier one's
+by its decay until the middle, both at most 1, and six products of all tokens contain every pair
+once. The first kernel also prepares keys and queries as the state needs them, with the remainders
+of the keys' rounding, so that the kernel that processes a row's chunks in order only multiplies.
 
 Shapes: as chunked_delta_rule.py, but a [T, Hv, DK] (heads side by side), dt_bias [Hv, DK]; between
-the kernels keys [2 · parts, T, Hv, DK], faded since the chunk's beginning and until its end,
-queries [T, Hv, DK], and left [chunks, Hv, DK] float32, of the state at a chunk's end. Tiles: a
-program of the first has a chunk and a value head; of the second a row, a value head and BLOCK_V
+the kernels keys [2 · parts, T, Hv, DK], with their decay since the chunk's beginning and until its
+end, queries [T, Hv, DK], and left [chunks, Hv, DK] float32, the state's decay over a chunk. Tiles:
+a program of the first has a chunk and a value head; of the second a row, a value head and BLOCK_V
 columns. Bound and precision: as there, with keys in two parts.
 """
 

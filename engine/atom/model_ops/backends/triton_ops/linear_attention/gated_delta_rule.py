@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The gated delta rule of decodes, each value head's state in registers; prompts go in chunks.
+"""The gated delta rule of decodes, each value head's state in registers; prompts are computed in
+chunks.
 
-Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, gates [T, Hv], where channels forget by themselves a
-[T, Hv, DK] (heads side by side), states [slots, Hv, DK, DV] float32.
-Tile: a program has a row, a value head and BLOCK_V columns of its state, which do not depend on
-each other: [DK, BLOCK_V] float32. Bound: the memory that states are read from and written to, once
-each. A prompt's tokens would be an inner loop of latency, so they go by chunked_delta_rule.py and
-chunked_kimi_delta.py.
+Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, gates [T, Hv], with a decay per channel a [T, Hv, DK]
+(heads side by side), states [slots, Hv, DK, DV] float32. Tile: a program has a row, a value head
+and BLOCK_V columns of its state, which are independent of each other: [DK, BLOCK_V] float32. Bound:
+the memory that states are read from and written to, once each. A prompt's tokens would be an inner
+loop of latency, so chunked_delta_rule.py and chunked_kimi_delta.py compute them.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 """Mamba-2's state space duality: decodes by their states, prompts in chunks of 64 tokens (arXiv
 2405.21060, section 6).
 
-Within a chunk it is attention whose scores fade with what lies between; nothing is solved, so one
-kernel goes through a row's chunks in order and leaves nothing in memory between them. Models have
-48 to 128 value heads, of which each row fills a card.
+Within a chunk it is attention whose scores are multiplied by the decay between the tokens. No
+system must be solved, so one kernel processes a row's chunks in order, without intermediate results
+in memory. Models have 48 to 128 value heads, so each row fills a card.
 
 Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, steps [T, Hv] (rows of a wider tensor), states [slots,
 Hv, DK, DV] float32. Tile: a program has a row, a value head and BLOCK_V columns of its state, which
-do not depend on each other: [DK, BLOCK_V] float32. Bound: of decodes the memory that states are
-read from and written to, once each; of prompts tensor cores. Precision: tokens are multiplied as
-they are; what a state learns as a rounded part and its remainder, so that it keeps 16 bits; of
-float32 tokens all is float32.
+are independent of each other: [DK, BLOCK_V] float32. Bound: for decodes the memory that states are
+read from and written to, once each; for prompts tensor cores. Precision: tokens are multiplied in
+their own dtype; a state's updates as a rounded part and its remainder, so that it keeps 16 bits;
+for float32 tokens everything is float32.
 """
 
 from __future__ import annotations
