@@ -86,11 +86,12 @@ class ChatTemplate:
         continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. Arguments of calls may be objects or whatever text a client sends
-        back. continue_final_message: it ends within the last message, as far as that came. extra:
-        more variables (chat_template_kwargs).
+        """Render the prompt's text. Arguments of calls may be objects or any text that a client
+        sends back. continue_final_message: the prompt ends within the last message, so that the
+        model continues it. extra: more variables (chat_template_kwargs).
 
-        Raises `RequestError` when the template refuses the conversation or cannot render it."""
+        Raises `RequestError` when the template refuses the conversation or cannot render it.
+        """
         for name in sorted(RESERVED_NAMES.intersection(extra or {})):
             raise RequestError(
                 f"chat_template_kwargs may not set {name!r}", param="chat_template_kwargs"
@@ -235,7 +236,7 @@ def _before(mark: str, text: str) -> str:
 
 
 def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Templates know an answer's reasoning by one of its names, clients send another."""
+    """Copy a message's reasoning to the names that templates read; clients send it under others."""
     found = next(
         (message[name] for name in _REASONING_NAMES if message.get(name) is not None), None
     )
@@ -247,9 +248,9 @@ def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def load_chat_template(
     folder: Path, tokenizer: Tokenizer, override: Path | None = None
 ) -> ChatTemplate | None:
-    """The template of `override`, else the folder's chat_template.jinja, else the one in
-    chat_template.json (of multimodal models), else that in tokenizer_config.json; None when the
-    model has none (a base model). Raises `ModelError` or `ConfigError` naming the file."""
+    """Load the template of `override`, else the folder's chat_template.jinja, else the one in
+    chat_template.json (of multimodal models), else that in tokenizer_config.json; return None if
+    the model has none (a base model). Raises `ModelError` or `ConfigError` naming the file."""
     special_tokens = tokenizer.special_tokens()
     if override is not None:
         place = f"--chat-template {override}"
@@ -320,7 +321,7 @@ def _read_override(path: Path) -> str:
 
 
 def _variables_of(source: str) -> frozenset[str]:
-    """The names that a template reads and does not set itself."""
+    """Return the names that a template reads and does not set itself."""
     names = find_undeclared_variables(template_environment().parse(source))
     return frozenset(name for name in names if not name.startswith(OWN_NAMES))
 

@@ -70,8 +70,8 @@ class Checkpoint:
         return self.path / "config.json" if self.path.is_dir() else self.path
 
     def weight_files(self) -> list[Path]:
-        """The safetensors shards in a fixed order, or the GGUF file; raises `ModelError` when any
-        is missing."""
+        """Return the safetensors shards in a fixed order, or the GGUF file; raises `ModelError`
+        when any is missing."""
         if self.path.is_file():
             return [self.path]
         index = self.path / INDEX_FILE
@@ -254,14 +254,15 @@ def _has_own_head(stored: Mapping[str | None, StoredTensor]) -> bool:
 
 
 def weights_bytes_on_disk(path: Path) -> int:
-    """Size of the safetensors files in a folder, 0 when there are none; or of the GGUF file."""
+    """Return the size of the safetensors files in a folder, 0 when there are none; or of the GGUF
+    file."""
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
 def read_json(file: Path, bounds: JsonBounds = SETTINGS) -> dict[str, Any]:
-    """A JSON object within bounds. Raises `ModelError`."""
+    """Read a JSON object within bounds. Raises `ModelError`."""
     try:
         content = read_json_file(file, bounds)
     except (OSError, ValueError) as error:

@@ -26,8 +26,8 @@ def key_label(name: str) -> str:
 
 
 def address_name(text: str) -> str:
-    """The address as it counts: of IPv6 its network, since one sender has very many; a text that is
-    no address as it is."""
+    """Return the address that identifies a sender: an IPv6 address' network, since one sender has
+    very many; any other text unchanged."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

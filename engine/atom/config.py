@@ -247,7 +247,7 @@ def _refuse(what: str, problems: Iterable[str]) -> None:
 
 
 def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
-    """Raises `ConfigError` when so many ranks cannot share the model, with the sizes that can."""
+    """Raise `ConfigError` if so many ranks cannot share the model, with the sizes that can."""
     size, nodes = options.tensor_parallel_size, options.nnodes
     experts = options.enable_expert_parallel
     problems = tensor_parallel_problems(facts, size, nodes, expert_parallel=experts)
@@ -275,7 +275,7 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
 
 
 def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
-    """Raises `ConfigError` when the ranks cannot have whole experts each."""
+    """Raise `ConfigError` if the ranks cannot hold whole experts."""
     ranks = options.data_parallel_size
     if (ranks > 1) != options.enable_dp_attention:
         remedy = (
@@ -298,7 +298,7 @@ def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
 
 
 def _check_exchange(options: EngineOptions) -> None:
-    """Raises `ConfigError` when tokens cannot go to their experts by the library asked for."""
+    """Raise `ConfigError` if the requested library cannot exchange tokens with their experts."""
     name, near = options.expert_exchange, options.data_parallel_size // options.nnodes
     if not options.enable_dp_attention:
         raise ConfigError(
@@ -313,7 +313,7 @@ def _check_exchange(options: EngineOptions) -> None:
 
 
 def check_kv_cache_dtype(name: str) -> None:
-    """Raises `ConfigError` on a type that this version does not keep keys and values in."""
+    """Raise `ConfigError` for a dtype in which this version does not cache keys and values."""
     if name not in KV_CACHE_DTYPES:
         raise ConfigError(
             f"unknown kv_cache_dtype {name!r}; use auto, the model's own type, or one of "
@@ -355,7 +355,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
 
 
 def _pooled_checkpoint(checkpoint: Checkpoint, options: EngineOptions) -> Checkpoint:
-    """The checkpoint of a model whose prompts are pooled, by the name of the generating one."""
+    """Return a pooling model's checkpoint with the name of the generating architecture."""
     if options.speculative is not None:
         raise ConfigError(
             "speculation drafts tokens, and a pooling model gives none; leave it out, or use "
@@ -366,7 +366,7 @@ def _pooled_checkpoint(checkpoint: Checkpoint, options: EngineOptions) -> Checkp
 
 
 def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """The model's shape, of a model that this version runs."""
+    """Read the shape of a model, which this version must support."""
     place = checkpoint.config_place
     try:
         facts = ModelFacts.from_hf_config(checkpoint.config)
@@ -387,7 +387,8 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
 
 
 def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint) -> ModelFacts:
-    """The facts of a plain checkpoint whose matrices are to be stored as `options` ask."""
+    """Return the facts of a plain checkpoint with its matrices in the format that `options`
+    request."""
     method, by_layer = options.quantization, options.online_quant_config
     if method is None and by_layer is None:
         return facts
@@ -457,7 +458,8 @@ def _ids_that_exist(
 
 
 def _generation_config(options: EngineOptions, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Raises `ConfigError` for a folder without one, and for an unknown field."""
+    """Read the generation configuration. Raises `ConfigError` for a folder without one, and for an
+    unknown field."""
     source, found = options.generation_config, checkpoint.generation_config
     if source == "vllm":
         found = {}
@@ -488,7 +490,7 @@ def _generation_defaults(config: dict[str, Any]) -> GenerationDefaults:
 
 
 def _sampling_default(name: str, value: Any) -> Any:
-    """The value; None, said in the log, for one that every request would be refused for."""
+    """Return the value; None, with a line in the log, if every request with it would be refused."""
     if value is None:
         return None
     try:

@@ -67,9 +67,9 @@ def convert(folder: Path, target: Path) -> None:
 
 
 def _compare(tokenizer: Any, file: Path) -> None:
-    """A class that is not the vocabulary's own would give other tokens without a word. Raises
-    `ConversionError`. (A space in front is left out: Llama's class takes it for the first word's.)
-    """
+    """Refuse a class that is not the vocabulary's own, which would silently give other tokens.
+    Raises `ConversionError`. (A leading space is ignored: Llama's class counts it to the first
+    word.)"""
     if not file.is_file():
         return
     from sentencepiece import SentencePieceProcessor
@@ -151,7 +151,7 @@ def _special(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def main(run: Callable[[Path, Path], None] = convert) -> int:
-    """The exit code."""
+    """Convert, and return the exit code."""
     folder, target = (Path(argument) for argument in sys.argv[1:])
     try:
         run(folder, target)

@@ -32,7 +32,8 @@ class KVEventsConfig:
     max_queue_size: int = 100_000
 
     def of_rank(self, rank: int) -> KVEventsConfig:
-        """The endpoints of a rank of data parallelism: tcp ports count up from the first rank's."""
+        """Return the endpoints of a rank of data parallelism: tcp ports count up from the first
+        rank's."""
         replay = self.replay_endpoint
         return replace(
             self,

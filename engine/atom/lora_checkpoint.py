@@ -113,8 +113,8 @@ def adapters_to_serve(
 
 
 def find_adapter(path: str) -> Path:
-    """The folder of an adapter: a path as it is, a hub id downloaded into the hub's cache. Raises
-    `AdapterError`."""
+    """Return the folder of an adapter: an existing path, or a hub id downloaded into the hub's
+    cache. Raises `AdapterError`."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder

@@ -97,7 +97,7 @@ class RequestMetrics:
 
 
 def merge_metrics(parts: Sequence[RequestMetrics]) -> RequestMetrics:
-    """The sum of what several processes recorded."""
+    """Return the sum of several processes' metrics."""
     merged = RequestMetrics()
     for part in parts:
         for name in (each.name for each in fields(RequestMetrics)):

@@ -48,9 +48,9 @@ class PoolingConfig:
 def pooling_config(
     checkpoint: Checkpoint, runner: Runner, convert: Convert
 ) -> PoolingConfig | None:
-    """The pooling that the options or the checkpoint's own files ask for; None to generate. Raises
-    `ConfigError` for options that contradict each other, `ModelError` for a pooling that is not
-    computed here."""
+    """Return the pooling that the options or the checkpoint's own files request; None to generate.
+    Raises `ConfigError` for options that contradict each other, `ModelError` for an unsupported
+    pooling."""
     if runner == "generate" or (runner == "auto" and convert == "none"):
         if convert not in ("auto", "none"):
             raise ConfigError(f"convert {convert} is for a pooling model; use --runner pooling")
@@ -101,7 +101,7 @@ def _of_modules(checkpoint: Checkpoint) -> PoolingConfig | None:
 
 
 def _modules(file: Path) -> dict[str, Path]:
-    """Folders of modules by the last words of their types, in order."""
+    """Return the folders of modules by the last words of their types, in order."""
     try:
         rows = read_json_file(file)
         return {

@@ -41,7 +41,7 @@ class Device:
 
 
 def check(devices: int, architectures: Sequence[str], root: Path = Path("/")) -> list[Device]:
-    """The devices under `root`/dev, all of them usable; raises PreflightError."""
+    """Return the devices under `root`/dev, all of them usable; raises PreflightError."""
     kfd = root / "dev/kfd"
     if not kfd.exists():
         raise PreflightError(

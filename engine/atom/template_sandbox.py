@@ -268,7 +268,8 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which no model was trained on."""
+    """Write JSON without escapes for HTML; Jinja's own filter escapes it, which no model was
+    trained on."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

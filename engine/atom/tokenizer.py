@@ -40,7 +40,7 @@ class TokenStream(Protocol):
     """Turns the tokens of one answer into text, token by token."""
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; empty while a character is incomplete."""
+        """Return the text that this token completes; empty while a character is incomplete."""
         ...
 
     def flush(self) -> str:
@@ -106,8 +106,8 @@ class Tokenizer:
     def stream(
         self, *, skip_special_tokens: bool = True, shown_ids: Collection[int] = ()
     ) -> TokenStream:
-        """A fresh stream; pushing ids, then flushing, gives `decode` of them. (Where bytes make no
-        character at all, the window kind may show fewer or more U+FFFD.) shown_ids: special tokens
+        """Return a fresh stream; pushing ids, then flushing, gives their `decode`. (For bytes that
+        form no character, the window kind may show fewer or more U+FFFD.) shown_ids: special tokens
         that are not skipped with the others."""
         if skip_special_tokens and shown_ids:
             hidden = self._special_ids.difference(shown_ids)
@@ -129,7 +129,7 @@ class Tokenizer:
         return self._tokenizer.get_vocab_size()
 
     def tokens_from(self, least_id: int) -> dict[int, str]:
-        """All whose ids are that or more, by id."""
+        """Return all tokens with ids of at least `least_id`, by id."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         return dict(sorted((at, text) for text, at in vocabulary.items() if at >= least_id))
 
@@ -209,7 +209,7 @@ class Tokenizer:
 
 
 def _read(folder: Path) -> tuple[ReadTokenizer, dict[str, Any]]:
-    """The tokenizer of a folder or a GGUF file, and its settings. Raises `ModelError`."""
+    """Read the tokenizer of a folder or a GGUF file, and its settings. Raises `ModelError`."""
     if folder.is_file():
         found = read_gguf_tokenizer(folder)
         return ReadTokenizer(found.tokenizer, misplaced=()), found.settings
@@ -328,7 +328,7 @@ class _WindowStream:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """A JSON file as an object; {} when there is none."""
+    """Read a JSON file as an object; {} if there is none."""
     if not file.is_file():
         return {}
     try:
@@ -341,7 +341,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def _token_text(value: Any) -> str | None:
-    """A special token is written as its text, or as an object with its text as `content`."""
+    """Return a special token's text, given as a text or as an object with the text as `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None

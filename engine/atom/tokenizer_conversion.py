@@ -38,8 +38,8 @@ def convertible(folder: Path) -> bool:
 
 
 def converted_folder(folder: Path, cleaner: ExitStack) -> Path:
-    """A folder with tokenizer.json and tokenizer_config.json: out of the cache, or made now; where
-    the cache cannot be written, a temporary one that `cleaner` removes. Raises `ModelError`."""
+    """Return a folder with tokenizer.json and tokenizer_config.json: from the cache, or made now; a
+    temporary one that `cleaner` removes if the cache cannot be written. Raises `ModelError`."""
     kept = cache_folder("tokenizers") / _digest(folder)
     if (kept / "tokenizer.json").is_file():
         return kept

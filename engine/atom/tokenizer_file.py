@@ -40,7 +40,8 @@ class ReadTokenizer:
 
 
 def read_tokenizer(file: Path) -> ReadTokenizer:
-    """Raises `ModelError` when the file is missing, damaged, or has ids that no model has."""
+    """Load a tokenizer. Raises `ModelError` if the file is missing, damaged, or has ids that no
+    model has."""
     if not file.is_file():
         raise ModelError(
             f"{file}: missing, and there is no vocabulary to make it from "

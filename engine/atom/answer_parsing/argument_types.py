@@ -99,7 +99,7 @@ def _fits(kind: str, types: frozenset[str]) -> bool:
 
 
 def _literal(text: str) -> str:
-    """A list or an object as Python writes it, as JSON."""
+    """Convert a list or an object in Python's notation to JSON; return "" for any other text."""
     if not text.startswith(("[", "{")):
         return ""
     try:

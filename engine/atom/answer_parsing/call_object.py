@@ -57,8 +57,7 @@ class CallObject:
         return self._expects is _Expects.REFUSED
 
     def give_up(self, rest: str) -> None:
-        """The answer has ended by itself: arguments that are open are closed. rest: text that was
-        not read."""
+        """Close the open arguments: the answer has ended. rest: text that was not read."""
         if self.name and self._value is not None and self._is_arguments:
             self._arguments.append(self._value.closing(rest))
         self._expects = _Expects.REFUSED
@@ -139,7 +138,7 @@ class CallObject:
         return end
 
     def _show(self) -> None:
-        """Arguments are shown as they come once the name is known."""
+        """Show the arguments as they arrive, once the name is known."""
         if not self.name and self._found_name:
             self.name = self._found_name
         if self.name:
@@ -147,7 +146,7 @@ class CallObject:
             self._parts.clear()
 
     def _take_whole(self, value: JsonValue, text: str) -> None:
-        """A value has ended; text: of it, unless it was shown as it came."""
+        """Take a value that has ended; text: of it, unless it was shown as it arrived."""
         is_arguments, self._expects = self._is_arguments, _Expects.COMMA
         if self._key == "name" and not self._found_name:
             self._take_name(text)

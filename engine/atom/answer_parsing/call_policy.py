@@ -26,7 +26,7 @@ _NAMESPACE = "functions."
 
 
 def known_name(written: str, tools: Tools) -> str:
-    """The tool that a written name means; "" for none."""
+    """Return the tool that a written name means; "" for none."""
     if written in tools:
         return written
     name = _NAME_END.split(written.strip(), maxsplit=1)[0].strip(" \t\r\"'`:")
@@ -37,13 +37,13 @@ def known_name(written: str, tools: Tools) -> str:
 
 
 def properties_of(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The arguments that a tool's schema names."""
+    """Return the arguments that a tool's schema names."""
     found = (parameters or {}).get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
 def property_before(text: str, parameters: Mapping[str, Any] | None) -> str:
-    """The longest property whose name the text begins with, as a whole word; "" for none."""
+    """Return the longest property whose name the text begins with, as a whole word; "" for none."""
     return max(
         (
             key for key in properties_of(parameters)

@@ -21,7 +21,7 @@ class FoundCalls:
 
     @property
     def count(self) -> int:
-        """Calls so far."""
+        """Return the number of calls so far."""
         return self._count
 
     def content(self, text: str) -> None:
@@ -47,14 +47,14 @@ class FoundCalls:
         return position
 
     def begin(self, name: str, call_id: str = "") -> None:
-        """A call has begun. call_id: that the model wrote for it."""
+        """Add the beginning of a call. call_id: the model's id of it."""
         self._blanks.drop()
         self._events.append(CallStart(self._count, name, call_id))
         self._count += 1
         self.has_arguments = False
 
     def arguments(self, text: str) -> None:
-        """More of the arguments of the call that has begun last."""
+        """Add further arguments to the last call that has begun."""
         if text:
             self.has_arguments = True
             self._events.append(CallArguments(self._count - 1, text))

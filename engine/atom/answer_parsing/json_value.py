@@ -74,7 +74,7 @@ class JsonValue:
 
     @property
     def key(self) -> str:
-        """The JSON string of a key that has ended."""
+        """Return the JSON string of a key that has ended."""
         return "".join(self._key)
 
     @property
@@ -236,7 +236,7 @@ class JsonValue:
         return match.start()
 
     def _end_token(self) -> None:
-        """A string or word has ended."""
+        """End a string or word."""
         if self._within_key:
             self._within_key, self._expects = False, _Expects.COLON
         else:
@@ -389,7 +389,7 @@ def mended(text: str) -> str | None:
 
 
 def text_of(text: str) -> str:
-    """The text of a JSON string; empty for anything else."""
+    """Return the text of a JSON string; "" for any other value."""
     try:
         value = json.loads(text, strict=False)
     except ValueError:

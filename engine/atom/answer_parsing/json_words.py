@@ -23,8 +23,8 @@ _WORDS = {
 
 
 def json_word(word: str) -> str:
-    """A word's value as JSON: a literal or a number if it is one in JSON, Python or JavaScript,
-    else a string."""
+    """Convert a word to JSON: to a literal or a number if it is one in JSON, Python or JavaScript,
+    else to a string."""
     word = word.strip()
     if _NUMBER.fullmatch(word):
         return word

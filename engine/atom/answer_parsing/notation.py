@@ -51,7 +51,7 @@ class CallNotation:
     values: Callable[[Any, int], str] = _as_json
 
     def written(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """Calls with their arguments, as the model would have written them."""
+        """Write calls with their arguments, as the model would have written them."""
         opening, closing = self.section
         each = (
             f"{self.begin(name)}{self.values(arguments, place)}{self.end}"
@@ -60,7 +60,7 @@ class CallNotation:
         return f"{opening}{self.separator.join(each)}{closing}"
 
     def call(self, tool: str, schema: Mapping[str, Any]) -> Format:
-        """A tag of one call."""
+        """Write the tag of one call."""
         return tag(self.begin(tool), _named(self.arguments(schema), tool), self.end)
 
 
@@ -76,7 +76,7 @@ class ParameterNotation:
 
 
 def as_object(arguments: Any) -> Mapping[str, Any]:
-    """The arguments; a text that is no object is one of them."""
+    """Return the arguments as an object; a text that is not an object becomes one of its values."""
     return arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
 
 
@@ -130,7 +130,8 @@ def json_value(schema: Any, *, one_line: bool = False) -> Format:
 
 
 def parameters(schema: Mapping[str, Any], notation: ParameterNotation) -> Format:
-    """Arguments one by one, in the schema's order: the properties it names, and no others."""
+    """Write the format of arguments one by one, in the schema's order: the properties it names, and
+    no others."""
     properties = schema.get("properties")
     required = schema.get("required") or ()
     found = []
@@ -180,7 +181,7 @@ def parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) ->
 
 
 def argument_value(root: Mapping[str, Any], key: str, *, bare: bool) -> Format:
-    """A value of this property; bare: without the quotes of a string."""
+    """Write the format of a property's value; bare: without a string's quotes."""
     value: Format = {**json_value(root["properties"][key]), "bare": bare}
     if "$ref" in value["json_schema"]:  # within the whole schema, where references lead
         value = {**json_value(root), "bare": bare, "at": ["properties", key]}

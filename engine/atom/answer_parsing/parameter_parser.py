@@ -77,7 +77,7 @@ class ParameterParser(ObjectCallParser):
         return read
 
     def _give_junk(self) -> None:
-        """Text between arguments follows the call as content."""
+        """Add the text between arguments as content after the call."""
         if self._in_call or self._behind_call:
             self._found.content(self._junk.strip())
 
@@ -107,7 +107,7 @@ class ParameterParser(ObjectCallParser):
                 return self._close(broken=broken)
 
     def _close(self, *, broken: bool) -> bool:
-        """The call ends here; whether it can be read."""
+        """End the call; return whether it can be parsed."""
         if broken and not self._keys:
             return False
         if not self._in_call:
@@ -232,7 +232,7 @@ class ParameterParser(ObjectCallParser):
             self._searched = place + 1
 
     def _behind_value(self, place: int, mark: str) -> Reading[int]:
-        """The place to read on from if this mark ends the value; else -1."""
+        """Return the position to read on from if this mark ends the value; else -1."""
         self._at = place + len(mark)
         try:
             if mark in self.value_ends:

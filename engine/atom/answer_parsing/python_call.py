@@ -106,7 +106,7 @@ class _Reader:
         return _in_order(bare, found, parameters) if bare else found
 
     def _sign(self) -> str:
-        """The next character that is no blank or comment; "" at the end."""
+        """Return the next character that is not a blank or comment; "" at the end."""
         match = _BLANKS.match(self._text, self._at)
         self._at = self._at if match is None else match.end()
         return self._text[self._at : self._at + 1]
@@ -145,7 +145,7 @@ class _Reader:
         return _WORDS[name[0]]
 
     def _listed(self, end: str) -> Any:
-        """A list or a tuple; one value alone in round brackets is that value."""
+        """Parse a list or a tuple; a single value in round brackets is that value."""
         values: list[Any] = []
         while self._sign() != end:
             values.append(self._value())
@@ -158,7 +158,7 @@ class _Reader:
         return values
 
     def _braces(self) -> Any:
-        """A dictionary, or a set as a list."""
+        """Parse a dictionary, or a set as a list."""
         members: dict[str, Any] = {}
         values: list[Any] = []
         while self._sign() != "}":
@@ -184,7 +184,7 @@ class _Reader:
         return values or members
 
     def _strings(self) -> str:
-        """Strings side by side are one."""
+        """Parse adjacent strings as one."""
         found: list[str] = []
         while (prefix := _PREFIX.match(self._text, self._at)) is not None:
             start, quote = prefix.end(), prefix[2]
@@ -210,7 +210,7 @@ def _key(value: Any) -> str:
 
 
 def _text(body: str, prefix: str, quote: str) -> str:
-    """The text of a string's body."""
+    """Return the text of a string's body."""
     if "f" in prefix:
         if any(len(sign) == 1 for sign in _FIELD.findall(body)):
             raise UnreadableError("the fields of an f-string have no value")
@@ -237,7 +237,7 @@ def _known_escape(found: re.Match[str]) -> str:
 
 
 def _as_json(body: str) -> str:
-    """A body with the escapes that JSON knows, and every other backslash and quote as a text."""
+    """Convert a body's escapes to JSON's; any other backslash or quote becomes text."""
 
     def escape(found: re.Match[str]) -> str:
         sign = found[0]

@@ -40,8 +40,8 @@ def after_reasoning(
     marks: ReasoningMarks | None = THINK,
     special_ids: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The structural tag of answers that begin there. structure: a format of xgrammar's, in
-    channels with its head; marks, special_ids: as `AnswerParsing` has them."""
+    """Write the structural tag of answers with this start. structure: a format of xgrammar's, in
+    channels with its head; marks, special_ids: as in `AnswerParsing`."""
     found = structure
     if marks is None:
         found = _after_analysis(start, structure)
@@ -62,7 +62,7 @@ def _after_analysis(start: ReasoningStart, structure: Format) -> Format:
 
 
 def final_message(start: ReasoningStart, structure: Format) -> Format:
-    """A structure as the content of an answer in channels."""
+    """Write a structure as the content of an answer in channels."""
     return structure if start is ReasoningStart.OVER else sequence(text(harmony.FINAL), structure)
 
 
@@ -176,7 +176,7 @@ class _MarksAsTokens:
 
 
 def _side(formats: Sequence[Format]) -> Any:
-    """The beginning or end of a tag: a token, or a text."""
+    """Return the beginning or end of a tag: a token, or a text."""
     if not formats:
         return ""
     return formats[0] if formats[0]["type"] == "token" else formats[0]["value"]

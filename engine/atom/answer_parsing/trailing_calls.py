@@ -49,14 +49,14 @@ class TrailingCalls:
             self._pass_to_mark(shown)
 
     def release(self) -> str:
-        """All that was held back is reasoning."""
+        """Return all held text as reasoning."""
         held = "".join([*self._held, self._since_mark])
         self._held, self._since_mark, self._parsed = [], "", 0
         self._parser, self._events = None, []
         return held
 
     def finish(self, *, ended: bool) -> tuple[str, Sequence[Event]]:
-        """Reasoning and calls that were held back. ended: the answer was not cut."""
+        """Return the reasoning and the calls that were held back. ended: the answer was not cut."""
         shown: list[str] = []
         if self._parser is not None:
             self._parse(len(self._since_mark), shown)

@@ -20,7 +20,7 @@ _ATTRIBUTE = re.compile(r"""([\w-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""
 
 
 def attributes_of(tag: str) -> Mapping[str, str]:
-    """The attributes of a tag's text."""
+    """Return the attributes of a tag's text."""
     return {name: a or b or c for name, a, b, c in _ATTRIBUTE.findall(tag)}
 
 

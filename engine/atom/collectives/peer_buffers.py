@@ -49,7 +49,7 @@ class PeerBuffers:
 
     @property
     def rows(self) -> int:
-        """Most rows of a sum."""
+        """Return the most rows of a sum."""
         return self.own.shape[2]
 
     @property

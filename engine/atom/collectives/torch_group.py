@@ -26,7 +26,7 @@ _PATIENCE = timedelta(days=1)
 
 
 def open_store(size: int, *, for_other_nodes: bool = False) -> TCPStore:
-    """Rank 0's end of the place where `size` ranks meet, on a free port (`store.port`)."""
+    """Open rank 0's store where `size` ranks meet, on a free port (`store.port`)."""
     # A socket of ours, since the store's own would listen on every interface.
     listener = listen_everywhere(0) if for_other_nodes else socket.create_server((LOOPBACK, 0))
     port = listener.getsockname()[1]

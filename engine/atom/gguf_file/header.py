@@ -52,7 +52,7 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, the last dimension."""
+        """Return the bytes of one row, the last dimension."""
         return self.shape[-1] // self.kind.block_elements * self.kind.block_bytes
 
     @property

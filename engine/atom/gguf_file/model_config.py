@@ -129,7 +129,7 @@ def _rope_scaling(fields: _Fields, head_dim: int) -> dict[str, Any] | None:
 
 
 def _llama3_scaling(fields: _Fields, head_dim: int) -> dict[str, Any]:
-    """The numbers whose factors are those in the file."""
+    """Find the numbers of Llama 3's scaling whose factors are those in the file."""
     found = _float32_values(fields.header, fields.tensor(ROPE_FACTORS, 1))
     factor = round(max(found), 3)
     theta = fields.number("rope.freq_base", default=10_000.0)

@@ -165,8 +165,8 @@ def _ids(vocabulary: GgufVocabulary) -> dict[str, int]:
 
 
 def _merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
-    """Every way to put a token together from two others, the best token first. Of a token's own
-    ways any leads to it, and the first by its parts' ids is taken first."""
+    """Return all merges of two tokens into one, the best token first. Any of a token's merges leads
+    to it, so the first by its parts' ids is taken first."""
     ids = _ids(vocabulary)
     found: list[tuple[float, int, int, int]] = []
     for token_id, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):

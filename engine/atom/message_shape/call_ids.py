@@ -29,7 +29,7 @@ class CallIds(Enum):
 
 
 def fitted(messages: Sequence[Message], form: CallIds) -> list[Message]:
-    """Messages whose ids have this form."""
+    """Return the messages with ids of this form."""
     if form is CallIds.AS_SENT:
         return list(messages)
     made: list[Message] = []

@@ -33,8 +33,8 @@ def paired(messages: Sequence[Message], *, single: bool) -> list[Message]:
 def _with_results(
     messages: Sequence[Message],
 ) -> list[tuple[int, list[tuple[int, Message]]]]:
-    """Each message that is no result of a call before it, by its index, with the results of its
-    calls and the places of these calls."""
+    """Return each message that is not the result of an earlier call, by its index, with the results
+    of its calls and the places of these calls."""
     kept: list[tuple[int, list[tuple[int, Message]]]] = []
     waiting: dict[str, list[tuple[list[tuple[int, Message]], int]]] = {}
     unnamed: list[tuple[list[tuple[int, Message]], int]] = []  # calls of the last message

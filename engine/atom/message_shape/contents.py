@@ -18,12 +18,12 @@ def joined(first: Any, second: Any) -> Any:
 
 
 def as_parts(content: Any) -> list[Any]:
-    """The content as a list of parts."""
+    """Return the content as a list of parts."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def as_text(content: Any) -> str:
-    """The text of a content; parts that are no texts have none."""
+    """Return the text of a content; parts that are not texts have none."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

@@ -187,7 +187,8 @@ class _Finder:
         return shape
 
     def _without_place(self, plain: MessageShape) -> MessageShape:
-        """Calls that are written into the content, with their results as far as these are shown."""
+        """Find the shape for calls that are written into the content, with their results if the
+        template shows them."""
         shape = _calling(plain, has_place=False)
         shown = Probe(
             [

@@ -50,12 +50,12 @@ def _shows_call(text: str, name: str, value: str) -> bool:
 
 
 def said(role: str, content: str, **more: Any) -> dict[str, Any]:
-    """A message."""
+    """Make a message."""
     return {"role": role, "content": content, **more}
 
 
 def tool(name: str = NAME, **left_out: None) -> dict[str, Any]:
-    """A tool; left_out: fields that it lacks."""
+    """Make a tool; left_out: fields that it lacks."""
     function: dict[str, Any] = {
         "name": name,
         "description": DESCRIBED,
@@ -82,7 +82,7 @@ TOOLS = [tool(), tool(OTHER_NAME)]
 
 
 def call(identity: str = NINE_ID, name: str = NAME, value: str = VALUE) -> dict[str, Any]:
-    """A call with its arguments as a client sends them."""
+    """Make a call with its arguments as a client sends them."""
     function = {"name": name, "arguments": json.dumps({KEY: value})}
     return {"id": identity, "type": "function", "function": function}
 
@@ -90,7 +90,7 @@ def call(identity: str = NINE_ID, name: str = NAME, value: str = VALUE) -> dict[
 def called(
     content: str = "", *, identity: str = NINE_ID, several: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """A message of the assistant with a call, or two."""
+    """Make a message of the assistant with a call, or two."""
     calls = [call(identity)]
     if several:
         calls.append(call(OTHER_ID, OTHER_NAME, OTHER_VALUE))
@@ -176,7 +176,7 @@ ONE_CALL = [(NAME, VALUE)]
 
 
 def whole_call(content: str = "", *, identity: str = NINE_ID, **more: Any) -> Probe:
-    """A call and its result."""
+    """Make a probe of a call and its result."""
     loose = [content] if content else []
     message = called(content, identity=identity, **more)
     messages = [ASKED, message, result(identity)]
@@ -190,7 +190,7 @@ def ended_turn() -> Probe:
 
 
 def results_of_two() -> Probe:
-    """Two calls of one message, and their results."""
+    """Make a probe of two calls of one message, and their results."""
     results = [result(), result(OTHER_ID, OTHER_RESULT)]
     words = [TEXT, VALUE, RESULT, OTHER_RESULT]
     messages = [ASKED, called(several=True), *results]
@@ -204,7 +204,7 @@ def after_results() -> Probe:
 
 
 def orphan() -> Probe:
-    """A result whose call was cut off."""
+    """Make a probe of a result whose call was cut off."""
     return Probe([ASKED, result(), said("user", MORE)], [TEXT, RESULT, MORE], tools=TOOLS)
 
 
@@ -227,7 +227,7 @@ def thought_beside_call(content: str = "") -> Probe:
 
 
 def thought_answer() -> Probe:
-    """An answer with its reasoning."""
+    """Make a probe of an answer with its reasoning."""
     thought: dict[str, Any] = {
         "reasoning_content": THOUGHT,
         "thinking": THOUGHT,

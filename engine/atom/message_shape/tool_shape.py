@@ -129,7 +129,7 @@ def _filled_property(schema: Any, depth: int) -> Any:
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
-    """A type for a schema that has none, for templates alone: of its values, else any."""
+    """Return a type for a schema without one, for templates alone: that of its values, else any."""
     values = schema.get("enum")
     if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
         return "string"

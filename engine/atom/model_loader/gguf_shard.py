@@ -90,7 +90,7 @@ class GgufShard:
         return found
 
     def _rows_at_once(self, tensor: StoredTensor) -> int:
-        """Whole heads of a tensor whose rows are permuted."""
+        """Return the rows to read at once: whole heads if the tensor's rows are permuted."""
         unit = self._head_dim if self._head_dim and is_rotated(tensor.name) else 1
         if tensor.shape[0] % unit or len(tensor.shape) > 2:
             raise ModelError(
@@ -100,7 +100,7 @@ class GgufShard:
         return max(1, _CHUNK_BYTES // (4 * tensor.shape[-1] * unit)) * unit
 
     def _decoded(self, tensor: StoredTensor, first: int, end: int) -> Any:
-        """Rows of a tensor as an array [rows, columns] float32."""
+        """Decode rows of a tensor to an array [rows, columns] float32."""
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 

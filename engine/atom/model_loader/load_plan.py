@@ -113,8 +113,8 @@ def plan_load(
 
 
 def _with_model_prefix(header: Header, wanted: Container[str]) -> Header:
-    """The header by the model's name: a checkpoint that was saved without its head, as embedding
-    models are, names its tensors without `model.` in front."""
+    """Return the header by the model's name: a checkpoint that was saved without its head, such as
+    an embedding model, names its tensors without the prefix `model.`."""
     name = f"model.{header.name}"
     if header.name is None or header.name in wanted or name not in wanted:
         return header
@@ -171,7 +171,7 @@ def _say_skipped(checkpoint: Checkpoint, what: str, names: list[str]) -> None:
 
 
 def dtype_of(name: str) -> torch.dtype | None:
-    """The dtype by its name in headers; None for one that no format holds."""
+    """Return the dtype by its name in headers; None for one that no format holds."""
     return _DTYPES.get(name)
 
 
@@ -197,7 +197,8 @@ def _check_shape(found: Header, placement: Placement) -> None:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Scales come as [N] or [N, 1], and one scale as [], [1] or [1, 1]."""
+    """Drop trailing dimensions of one: scales may be [N] or [N, 1], and one scale [], [1] or [1,
+    1]."""
     while shape and shape[-1] == 1:
         shape = shape[:-1]
     return shape

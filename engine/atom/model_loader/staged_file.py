@@ -44,7 +44,7 @@ class StagedFile:
     @classmethod
     @contextmanager
     def opened(cls, file: Path) -> Iterator[StagedFile]:
-        """A context with the open file. Raises OSError."""
+        """Open a context with the file. Raises OSError."""
         descriptor = os.open(file, os.O_RDONLY)
         try:
             yield cls(descriptor)

@@ -194,7 +194,7 @@ def _read(shard: Any, name: str, placement: Placement) -> torch.Tensor:
 
 
 def fill_dummy(model: nn.Module, seed: int) -> None:
-    """Random weights for benchmarks: small normal values, norms at one."""
+    """Fill a model with random weights for benchmarks: small normal values, norms at one."""
     parameters = dict(model.named_parameters())
     device = next(iter(parameters.values())).device
     generator = torch.Generator(device=device).manual_seed(seed)

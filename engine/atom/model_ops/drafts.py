@@ -64,7 +64,7 @@ class DraftLayout:
         )  # fmt: skip
 
     def drafted(self, drafts: Drafts) -> torch.Tensor:
-        """Each token's draft [T]; of a row's newest token any."""
+        """Return each token's draft [T]; an arbitrary one for a row's newest token."""
         if not drafts.token_ids.shape[1]:
             return torch.zeros_like(self.row)
         return drafts.token_ids[self.row, (self.offset - 1).clamp_min(0)]

@@ -32,8 +32,8 @@ class Ranks:
     rank: int = 0
 
     def region(self, matrix: Projection) -> Region:
-        """The part of a matrix that is this rank's. Units that are fewer than the ranks (KV heads)
-        are held by several."""
+        """Return this rank's part of a matrix. Units that are fewer than the ranks (KV heads) are
+        held by several."""
         whole = Region((0, matrix.rows), (0, matrix.columns))
         if matrix.split is Split.OUTPUTS:
             return Region(self._share(matrix.rows, matrix.unit), whole.columns)
@@ -42,7 +42,7 @@ class Ranks:
         return whole
 
     def of(self, count: int) -> tuple[int, int]:
-        """First and end of this rank's part of `count` equal things."""
+        """Return the first and the end of this rank's part of `count` equal units."""
         return self._share(count, 1)
 
     def _share(self, length: int, unit: int) -> tuple[int, int]:

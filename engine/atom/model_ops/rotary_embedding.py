@@ -32,7 +32,7 @@ class Scaling(Protocol):
 
     @property
     def attention_factor(self) -> float:
-        """Multiplies cosines and sines."""
+        """Return the factor of cosines and sines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class YarnScaling:
         return frequencies / self.factor * ramp + frequencies * (1 - ramp)
 
     def _pair(self, rotations: float, rope: RopeConfig) -> float:
-        """The pair that turns so often over the original context."""
+        """Return the pair that makes so many rotations over the original context."""
         turns = self.original / (rotations * 2 * math.pi)
         return rope.rotary_dim * math.log(turns) / (2 * math.log(rope.theta))
 

@@ -52,7 +52,7 @@ class SlotTensors:
 
     @property
     def max_blocks(self) -> int:
-        """Blocks of a sequence in one group."""
+        """Return the most blocks of a sequence in one group."""
         return self.block_tables.shape[1] // self.num_groups
 
 

@@ -140,7 +140,7 @@ def read_marker(folder: Path) -> Snapshot | None:
 
 
 def bytes_present(folder: Path) -> int:
-    """Bytes of the files below `folder`, half-downloaded ones included."""
+    """Return the bytes of the files below `folder`, incomplete downloads included."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
@@ -151,7 +151,7 @@ def bytes_present(folder: Path) -> int:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, whose holder alone changes it; waits for another one."""
+    """Lock a folder, which only the holder may change; wait for another holder."""
     with _lock_file(folder).open("a") as file:
         if not _took(file):
             logger.info("another download into %s is under way: waiting for it", folder)
@@ -161,7 +161,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tried_lock(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder; False where another process has it."""
+    """Lock a folder; yield False if another process holds the lock."""
     with _lock_file(folder).open("a") as file:
         yield _took(file)
 
@@ -197,7 +197,7 @@ def has_size(path: Path, size_bytes: int) -> bool:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Halves of files that a killed process left: clients resume by whole files (shards), because
+    """Remove incomplete files of a killed process: clients resume by whole files (shards), because
     not every file system keeps two writers apart."""
     for path in folder.glob(".cache/**/*.incomplete"):
         path.unlink(missing_ok=True)

@@ -129,7 +129,7 @@ def _revisions(root: Path) -> Iterator[Path]:
 
 
 def _half_removed(root: Path) -> Iterator[Path]:
-    """Folders whose removal was cut off."""
+    """Yield the folders whose removal was interrupted."""
     for path in root.glob(f"*/{_GOING}*"):
         if not path.is_symlink() and path.is_dir():
             yield path

@@ -63,8 +63,8 @@ def _routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
 
 
 def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
-    """The rope of layers with a window alone, or of those with entries, which alone is scaled: in
-    either spelling of config.json, by kinds or one for the entries."""
+    """Return the rope of layers with a window alone, or of those with entries, which is the only
+    scaled one: in either spelling of config.json, by kinds or one for the entries."""
     raw, net = config.hf_config, layer.facts.attention.compressed
     assert net is not None
     said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}

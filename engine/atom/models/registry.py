@@ -71,5 +71,5 @@ def model_spec(config: ModelConfig) -> ModelSpec:
 
 
 def build_model(spec: ModelSpec, build: Build) -> CausalLM:
-    """The model with empty parameters, on the current default device and dtype."""
+    """Build the model with empty parameters, on the current default device and dtype."""
     return CausalLM(spec, build)

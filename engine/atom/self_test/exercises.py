@@ -75,7 +75,7 @@ def product(ops: Ops) -> None:
 
 
 def stored(kind: WeightFormat, data: torch.Tensor, dtype: torch.dtype = HALF) -> LinearWeight:
-    """A matrix, or a stack of them, in a format; scales of neighbours differ."""
+    """Make a matrix, or a stack of them, in a format; neighbours have different scales."""
     inputs = data.shape[-1]
     block = {
         WeightFormat.FP8_BLOCKS: (128, 128),
@@ -91,7 +91,7 @@ def stored(kind: WeightFormat, data: torch.Tensor, dtype: torch.dtype = HALF) ->
 
 
 def _uneven(*size: int, spread: int = 3) -> torch.Tensor:
-    """Rows, and blocks of 128 of them, of different sizes, so that a scale of another shows."""
+    """Make rows, and blocks of 128 of them, of different sizes, so that a wrong scale shows."""
     rows = torch.exp2(torch.randint(-spread, spread + 1, (*size[:-1], 1)).float())
     blocks = torch.exp2(-(torch.arange(size[-2]) // 128 % 2).float()).unsqueeze(1)
     return torch.randn(size) * 0.1 * rows * blocks

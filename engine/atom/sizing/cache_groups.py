@@ -53,9 +53,9 @@ class CacheGroup:
         return self.mask.window
 
     def blocks(self, tokens: int, block_size: int, lookahead: int = 0) -> int:
-        """Blocks that a sequence of `tokens` holds while it decodes.
+        """Return the blocks that a sequence of `tokens` holds while it decodes.
 
-        A window touches a block more than it fills, since it begins anywhere in a block, and
+        A window touches one block more than it fills, since it begins anywhere in a block, and
         reaches `lookahead` drafts further.
         """
         blocks = -(-tokens // block_size)

@@ -28,7 +28,7 @@ def positive(config: Config, key: str, *, default: int | None = None) -> int:
 
 
 def count(config: Config, key: str, *, default: int = 0) -> int:
-    """A whole number of at least 0."""
+    """Return a whole number of at least 0."""
     value = config.get(key)
     number = default if value is None else _whole(value)
     if number is None or number < 0:
@@ -82,7 +82,8 @@ def mapping(config: Config, key: str) -> Config:
 
 
 def element_bytes(config: Config) -> int:
-    """Element size; transformers 5 writes `dtype`, older ones `torch_dtype`; absent is float32."""
+    """Return the element size; transformers 5 writes `dtype`, older versions `torch_dtype`; an
+    absent key means float32."""
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
     value = config.get(key)
     name = "float32" if value is None else str(value).removeprefix("torch.")

@@ -60,7 +60,7 @@ class Whole:
 
     @property
     def accepted(self) -> str:
-        """The range in words."""
+        """Return the range in words."""
         return f"a whole number from {self.least} to {self.most}"
 
     def takes(self, value: object) -> bool:
@@ -80,7 +80,7 @@ class Number:
 
     @property
     def accepted(self) -> str:
-        """The range in words."""
+        """Return the range in words."""
         least = "from" if self.inclusive else "above"
         return f"a number {least} {self.above:g} up to {self.most:g}"
 
@@ -125,7 +125,7 @@ class ListOf:
 
     @property
     def accepted(self) -> str:
-        """The items in words."""
+        """Return the items in words."""
         many = f"a list of up to {self.most} items, each {self.item.accepted}"
         return f"{self.item.accepted}, or {many}" if self.alone else many
 
@@ -405,7 +405,7 @@ def _without_nulls(config: Config, fields: Mapping[str, Kind]) -> Iterator[tuple
 
 
 def _checked_ropes(ropes: Config, place: str) -> dict[str, object]:
-    """The parameters of one rope, or an object of several by kind."""
+    """Check the parameters of one rope, or of an object of several by kind."""
     found = dict(_without_nulls(ropes, ROPE_FIELDS))
     _check(found, ROPE_FIELDS, f"{place}.")
     low, high = found.get("low_freq_factor"), found.get("high_freq_factor")

@@ -92,7 +92,8 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
 
 
 def _cache_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
-    """Layers that share tensors of the pool keep the same of a token."""
+    """Yield a reason if the draft's layers, which share the pool's tensors, cache other sizes of a
+    token."""
     masks = {alike.layer.attention.mask for alike in facts.layer_counts}
     own = draft.layers[0].attention
     kept = {

@@ -123,8 +123,8 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
 
 
 def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
-    """The refusal of an architecture, whether it can be sized or not. nearest: in words the one
-    that runs and is most like it."""
+    """Return the refusal of an architecture, whether it can be sized or not. nearest: a description
+    of the most similar supported one."""
     like = f": {LACKING[name]}" if name in LACKING else ""
     like += f"; the nearest that runs is {nearest}" if nearest else ""
     supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)

@@ -38,8 +38,8 @@ def aiter_expert_unit(facts: ModelFacts) -> int:
 
 
 def aiter_position_bytes(facts: ModelFacts, max_model_len: int) -> int:
-    """Bytes of each position in what AITER's kernels read of the rotary tables, in their own dtype;
-    none where windows leave attention to another backend."""
+    """Return the bytes of each position in the rotary tables that AITER's kernels read, in their
+    own dtype; 0 if windows leave attention to another backend."""
     windows = (alike.layer.attention.mask.window for alike in facts.layer_counts)
     if any(window is not None and window < max_model_len for window in windows):
         return 0

@@ -54,7 +54,7 @@ class KvBudget:
         return self.num_checkpoints * self.layout.state_bytes
 
     def sequences(self, tokens: int) -> int:
-        """Sequences of `tokens` that fit at the same time."""
+        """Return how many sequences of `tokens` fit at the same time."""
         return self.num_blocks // self.layout.blocks_of_sequence(tokens, self.block_size)
 
 
@@ -159,8 +159,8 @@ def filling_tokens(layout: KvLayout, num_blocks: int, block_size: int, max_model
 
 
 def concurrency_table(budget: KvBudget, limits: RunLimits) -> tuple[Concurrency, ...]:
-    """Sequences that fit at powers of two from 1024 tokens (128 if short) to the maximum, each with
-    room for its drafts, which never reach past the maximum."""
+    """Return the sequences that fit at powers of two from 1024 tokens (128 if short) to the
+    maximum, each with room for its drafts, which never exceed the maximum."""
     longest = limits.max_model_len
     context = _TABLE_START_TOKENS if longest >= _TABLE_START_TOKENS else _SMALL_TABLE_START_TOKENS
     lengths: list[int] = []

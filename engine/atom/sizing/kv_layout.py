@@ -62,7 +62,7 @@ class Speculation:
         return facts.mtp_layers if self.draft is None else self.draft.layers
 
     def proposing_counts(self, facts: ModelFacts) -> tuple[LayerCount, ...]:
-        """The distinct ones of these layers with their numbers."""
+        """Return the distinct layers of `proposing_layers` with their counts."""
         if not self.tokens or not self.by_layers:
             return ()
         return facts.mtp_counts if self.draft is None else self.draft.layer_counts
@@ -129,7 +129,7 @@ class KvLayout:
         return sum(group.window is None for group in self.groups)
 
     def blocks_of_sequence(self, tokens: int, block_size: int) -> int:
-        """Blocks of the pool that a sequence of `tokens` holds while it decodes."""
+        """Return how many blocks of the pool a sequence of `tokens` holds while it decodes."""
         return sum(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
 
     def window_blocks(self, tokens: int, block_size: int) -> int:
@@ -162,7 +162,7 @@ class KvLayout:
         return windows * -(-step_tokens // block_size)
 
     def longest_blocks(self, num_blocks: int, block_size: int, most_blocks: int) -> int:
-        """Length in blocks of the longest sequence that fits, at most `most_blocks`."""
+        """Return the length in blocks of the longest sequence that fits, at most `most_blocks`."""
         low, high = 0, most_blocks
         while low < high:
             middle = (low + high + 1) // 2
@@ -244,7 +244,8 @@ def _entry_bytes(attention: AttentionFacts, element: KvElement, block_size: int)
 
 
 def kv_bytes_per_token(facts: ModelFacts, element_bytes: int, tensor_parallel: int = 1) -> int:
-    """Bytes of one token that every layer keeps, in a cache without scales and padding."""
+    """Return the bytes that all layers cache of one token, in a cache without scales and
+    padding."""
     terms = kv_terms(facts, KvElement(element_bytes), tensor_parallel)
     return sum(term.layers * term.token_bytes for term in terms)
 

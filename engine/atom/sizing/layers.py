@@ -48,7 +48,8 @@ class Latent:
 
     @property
     def cached_dim(self) -> int:
-        """Elements of one token's row: the latent and the shared rotated key."""
+        """Return the number of elements of one token's row: the latent and the shared rotated
+        key."""
         return self.kv_rank + self.rope_dim
 
 
@@ -120,12 +121,12 @@ class AttentionFacts:
 
     @property
     def value_dim(self) -> int:
-        """Elements of a head's value."""
+        """Return the number of elements of a head's value."""
         return self.narrow_values or self.head_dim
 
     @property
     def rope_dim(self) -> int:
-        """Elements of a head that its rope's table is for."""
+        """Return the elements of a head that its rope's table covers."""
         if self.compressed is not None:
             return self.compressed.rope_dim
         return self.head_dim if self.latent is None else self.latent.rope_dim
@@ -139,7 +140,8 @@ class AttentionFacts:
         return CacheKind.FULL if self.mask.window is None else CacheKind.WINDOW
 
     def kv_heads_per_rank(self, tensor_parallel: int = 1) -> int:
-        """KV heads that one rank holds: split while there are enough, replicated beyond that."""
+        """Return the KV heads of one rank: divided while there are enough, replicated beyond
+        that."""
         return max(1, self.num_kv_heads // tensor_parallel)
 
 
@@ -209,7 +211,7 @@ class ExpertsBlock:
         return f"{self.name}.{self.correction or f'{self.router}.e_score_correction_bias'}"
 
     def written_by(self, method: str) -> ExpertsBlock:
-        """The block as checkpoints of a method of quantisation have it."""
+        """Return the block in the form of a quantisation method's checkpoints."""
         return replace(self, stacking=Stacking.APART) if method in self.parted_by else self
 
 

@@ -135,7 +135,7 @@ class ModelFacts:
     def _formats(
         self, index: int, layer: LayerFacts, scheme: QuantizationScheme
     ) -> Iterator[tuple[str, Quantization]]:
-        """Names of layer `index`'s matrices that are not plain, each with its format."""
+        """Yield the names of layer `index`'s quantised matrices, each with its format."""
         layers = layer_names(index, self.wrapper or None)
         if index >= self.num_layers and self.mtp_prefix:
             layers = (f"{self.mtp_prefix}layers.{index - self.num_layers}",)
@@ -180,7 +180,7 @@ class ModelFacts:
         return len(self.layers)
 
     def layer(self, index: int) -> LayerFacts:
-        """Layer `index` of the model, from 0."""
+        """Return layer `index` of the model, from 0."""
         return self.layers[index]
 
     def weight_bytes(
@@ -191,7 +191,7 @@ class ModelFacts:
         expert_parallel: bool = False,
         with_mtp: bool = False,
     ) -> int:
-        """Bytes of weights on one rank; None keeps the checkpoint's formats.
+        """Return the bytes of weights on one rank; None keeps the checkpoint's formats.
 
         `with_mtp`: with the checkpoint's own layers for multi-token prediction, which are loaded
         only to speculate.
@@ -202,7 +202,7 @@ class ModelFacts:
     def bytes_on_rank(
         self, dtype_bytes: int | None, sharding: Sharding, *, with_mtp: bool = False
     ) -> int:
-        """Bytes of weights on one rank of a model that is divided so."""
+        """Return the bytes of weights on one rank of a model in this division."""
         return sum(part.size_bytes for part in self.weight_parts(dtype_bytes, sharding, with_mtp))
 
     def weight_parts(
@@ -224,7 +224,7 @@ def _layer_count(config: Config) -> int:
 
 
 def _rope_type(config: Config) -> str:
-    """The kind of scaling; of several kinds all."""
+    """Return the kind of scaling; all kinds if there are several."""
     return ", ".join(sorted({_kind(scaling) for scaling in _ropes(config)})) or "default"
 
 
@@ -240,7 +240,7 @@ def _stretched_context(config: Config) -> int:
 
 
 def _ropes(config: Config) -> list[Config]:
-    """The parameters of each kind of rope, whichever of the two keys has them."""
+    """Return the parameters of each kind of rope, from either of the two keys."""
     for key in ("rope_parameters", "rope_scaling"):
         scaling = config.get(key)
         if isinstance(scaling, Mapping) and scaling:

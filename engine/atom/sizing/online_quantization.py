@@ -44,13 +44,14 @@ _DEFAULT, _BY_LAYER, _EXCLUDED = "global_quant_config", "layer_quant_config", "e
 
 
 def online_scheme(name: str) -> QuantizationScheme:
-    """All matrices in one format of `ONLINE`."""
+    """Return a scheme with all matrices in one format of `ONLINE`."""
     return QuantizationScheme(method="online", default=ONLINE[name])
 
 
 def read_online_config(config: Mapping[str, object]) -> QuantizationScheme:
-    """Scheme of `{"global_quant_config": "fp8", "layer_quant_config": {"*down_proj": "int8"},
-    "exclude_layer": ["*self_attn*"]}`, each key optional; raises ModelFactsError naming the key."""
+    """Read the scheme of `{"global_quant_config": "fp8", "layer_quant_config": {"*down_proj":
+    "int8"}, "exclude_layer": ["*self_attn*"]}`, each key optional; raises ModelFactsError naming
+    the key."""
     unknown = sorted(set(config).difference((_DEFAULT, _BY_LAYER, _EXCLUDED)))
     if unknown:
         raise _wrong(unknown[0], f"is not known; known: {_DEFAULT}, {_BY_LAYER}, {_EXCLUDED}")

@@ -85,7 +85,8 @@ def activation_bytes(
 
 
 def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
-    """Scores of a piece of the step, and the places that each of its tokens attends to."""
+    """Return the bytes of the scores of a piece of the step, and of each token's selected
+    places."""
     latents = [alike.layer.attention.latent for alike in facts.layer_counts]
     selected = max((latent.index_top_k for latent in latents if latent is not None), default=0)
     if facts.max_position_embeddings <= selected or not selected:
@@ -95,7 +96,8 @@ def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
 
 
 def _entry_score_bytes(facts: ModelFacts, tokens: int, ranks: int) -> int:
-    """Scores of a piece of the step, of a token at least, against a window and entries."""
+    """Return the bytes of the scores of a piece of the step, of at least one token, against a
+    window and entries."""
     most = 0
     for alike in facts.layer_counts:
         attention, net = alike.layer.attention, alike.layer.attention.compressed
@@ -115,8 +117,8 @@ def _stream_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
 
 
 def _input_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
-    """Inputs of each layer's own, which all layers' are computed at once: of embedding and
-    projection, and their sum; and keys and values that other layers attend to."""
+    """Return the bytes of all layers' own inputs, which are computed at once (of embedding and
+    projection, and their sum), and of keys and values that other layers attend to."""
     inputs = sum(alike.count * alike.layer.per_layer_input for alike in facts.layer_counts)
     sharing = {
         alike.layer.attention.kv_sharing_target: alike.layer.attention

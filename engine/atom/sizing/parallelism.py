@@ -23,7 +23,8 @@ _USUAL_RANKS = 8  # devices of one node: of larger numbers none is named that wa
 def tensor_parallel_problems(
     facts: ModelFacts, size: int, nodes: int = 1, *, expert_parallel: bool = False
 ) -> tuple[str, ...]:
-    """Reasons why `size` ranks on `nodes` nodes cannot share this model; empty when they can."""
+    """Return the reasons why `size` ranks on `nodes` nodes cannot share this model; empty when they
+    can."""
     most = MAX_TENSOR_PARALLEL * nodes
     if not 1 <= size <= most:
         return (f"tensor parallel size {size} is outside 1..{most}",)
@@ -84,7 +85,8 @@ def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, in
 
 
 def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Iterator[str]:
-    """A rank's share of a matrix must hold whole groups of elements that share a scale."""
+    """Yield a problem for each matrix of which a rank's share does not hold whole groups of
+    elements that share a scale."""
     told: set[int] = set()  # gate, up and down of one width are one problem
     for alike in facts.layer_counts:
         layer = alike.layer

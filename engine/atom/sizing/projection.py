@@ -56,20 +56,20 @@ class Projection:
 
     @property
     def stored_name(self) -> str:
-        """The module's name below its layer in a checkpoint; of copies the first one's."""
+        """Return the module's name below its layer in a checkpoint; for copies, the first one's."""
         return self.name if self.fused is None else self.fused.name
 
     def copy_name(self, copy: int) -> str:
-        """The module's name in a checkpoint of copy number `copy`."""
+        """Return the module's name in a checkpoint of copy number `copy`."""
         return self.stored_name.replace(".0.", f".{copy}.")
 
     @property
     def stack_name(self) -> str:
-        """The module's name that holds all copies."""
+        """Return the name of the module that holds all copies."""
         return self.name.partition(".0.")[0]
 
     def on_rank(self, ranks: int) -> tuple[int, int]:
-        """Rows and columns that one of `ranks` ranks holds."""
+        """Return the rows and columns that one of `ranks` ranks holds."""
         if self.split is Split.OUTPUTS:
             return _ceil(self.rows // self.unit, ranks) * self.unit, self.columns
         if self.split is Split.INPUTS:

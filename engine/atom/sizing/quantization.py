@@ -61,7 +61,7 @@ class Quantization:
         return self.method == "online"
 
     def matrix_bytes(self, rows: int, columns: int, all_columns: int | None = None) -> int:
-        """Bytes of a matrix of `rows` outputs and `columns` inputs, its scales included.
+        """Return the bytes of a matrix of `rows` outputs and `columns` inputs, its scales included.
         all_columns: of every rank's share of the inputs, if there are others."""
         # An input in another order may be of any group, so that each rank has the scales of all.
         shared_by = columns if all_columns is None or not self.ordered else all_columns
@@ -95,7 +95,8 @@ class Quantization:
 
     @property
     def _word(self) -> int:
-        """Elements that a checkpoint packs into one number, of inputs, outputs or both."""
+        """Return how many elements a checkpoint packs into one number, of inputs, outputs or
+        both."""
         return INT4_WORD if self.element is Element.INT4 else 1
 
     def __str__(self) -> str:

@@ -88,7 +88,8 @@ def _fbgemm(section: Config) -> QuantizationScheme:
 
 
 def _compressed_tensors(section: Config) -> QuantizationScheme:
-    """Groups name modules, or Linear for all; a module that a group names goes before."""
+    """Read compressed-tensors' groups, which name modules, or Linear for all; a module's own group
+    takes precedence."""
     groups = mapping(section, "config_groups")
     if not groups:
         raise _unknown("compressed-tensors without config_groups")
@@ -215,8 +216,9 @@ def _gptq_rules(section: Config, stored: Quantization) -> Iterator[FormatRule]:
 
 
 def _quark(section: Config) -> QuantizationScheme:
-    """Formats by layer go by glob patterns of module names, as AMD's *-FP8-KV checkpoints have
-    them to give keys and values scales of a cache; formats by class of layer only repeat."""
+    """Read Quark's formats. Formats by layer are glob patterns of module names, as in AMD's
+    *-FP8-KV checkpoints, which give keys and values the scales of a cache; formats by class of
+    layer only repeat them."""
     default = _quark_format(mapping(section, "global_quant_config"))
     by_layer = mapping(section, "layer_quant_config")
     rules = tuple(
@@ -283,7 +285,7 @@ def _eight_bits(method: str, element: Element, granularity: Granularity) -> Quan
 
 
 def _names(section: Config, key: str) -> tuple[str, ...]:
-    """Texts of a list, or of lists within it."""
+    """Return the texts of a list, or of lists within it."""
     value = section.get(key) or []
     if not isinstance(value, (list, tuple)):
         return texts(section, key)

@@ -81,7 +81,7 @@ class QuantizationScheme:
 
     @property
     def online(self) -> bool:
-        """Plain matrices become this while they are loaded."""
+        """Return whether plain matrices are quantised as they are loaded."""
         return self.method == "online"
 
     def format_of(self, *aliases: str) -> Quantization | None:

@@ -20,7 +20,7 @@ def rotary_bytes(facts: ModelFacts, max_model_len: int) -> int:
 
 
 def position_bytes(facts: ModelFacts) -> int:
-    """Bytes that each position takes in all tables."""
+    """Return the bytes that each position takes in all tables."""
     return _FLOAT32_BYTES * sum(
         (width if rope.turns else 0) + (1 if rope.warms else 0)
         for rope, width in rope_tables(facts)
@@ -28,7 +28,7 @@ def position_bytes(facts: ModelFacts) -> int:
 
 
 def rope_tables(facts: ModelFacts) -> list[tuple[Rope, int]]:
-    """Each kind of rope with its table's elements of a position."""
+    """Return each kind of rope with its table's elements of a position."""
     attentions = (alike.layer.attention for alike in facts.layer_counts)
     return list(
         dict.fromkeys(

@@ -241,9 +241,8 @@ def wrapper_of(config: Config) -> str | None:
 
 
 def text_part(config: Config) -> dict[str, object]:
-    """The config.json of the decoder, every value of it checked (config_schema.py). Raises
-    ModelFactsError for a decoder that the wrapper is not known with, and for a nonsensical value.
-    """
+    """Return the config.json of the decoder, with every value checked (config_schema.py). Raises
+    ModelFactsError for a decoder that the wrapper does not support, and for a nonsensical value."""
     config = checked(config)
     name = wrapper_of(config)
     if name is None:

@@ -153,8 +153,8 @@ def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projec
 def _mtp_bytes(
     facts: WeightFacts, alike: LayerCount, element_bytes: int | None, sharding: Sharding
 ) -> int:
-    """A multi-token prediction layer: a layer, the matrix that joins hidden state and embedding,
-    and three norms. Embedding and head are the model's own."""
+    """Return the bytes of a multi-token prediction layer: a layer, the matrix that joins hidden
+    state and embedding, and three norms. Embedding and head are the model's own."""
     sizes: dict[str, int] = {}
     _add_layers(sizes, facts, alike, element_bytes, sharding)
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes

@@ -31,7 +31,7 @@ _LEVELS = 100  # of a chance
 
 class DraftLengths(Protocol):
     def enter(self, slot: int) -> None:
-        """Note that another sequence has the slot."""
+        """Reset the slot's statistics: another sequence has the slot."""
 
     def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the number of drafts for the next step of each of these rows, which run together.
@@ -53,7 +53,7 @@ class FixedDraftLengths:
         self._most = most
 
     def enter(self, slot: int) -> None:
-        """All rows are alike."""
+        """Do nothing: the lengths are fixed."""
 
     def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
         return np.full(len(slots), self._most, dtype=np.int32)

@@ -60,7 +60,7 @@ class MeasuredCost:
         return cost
 
     def _short(self, rows: int, drafts: float) -> float:
-        """Seconds of a step on short contexts."""
+        """Return the seconds of a step on short contexts."""
         if not drafts:
             return self._plain.at(rows)
         return self._drafted.at(rows * (1 + drafts)) + self._further.at(rows) * (drafts - 1)

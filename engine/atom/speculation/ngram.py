@@ -37,4 +37,4 @@ class NgramProposer:
         """Do nothing: `begin` has proposed all the drafts that the lookup found."""
 
     def catch_up(self, computed: ComputedTokens) -> None:
-        """The slots' tokens are all that it needs."""
+        """Do nothing: the slots' tokens are the proposer's only state."""

@@ -57,7 +57,7 @@ class Proposer(Protocol):
     catches_up: bool  # makes drafts one after the other, and is told of every step (`catch_up`)
 
     def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
-        """Room for drafts of these rows; blocks are there for as many as are wanted."""
+        """Allocate drafts for these rows; there are blocks for the wanted ones."""
 
     def begin(self, drafting: Drafting) -> None:
         """Make all drafts, or the first of each row."""

@@ -43,7 +43,7 @@ class StepCost:
 
     @property
     def read_by_a_token(self) -> float:
-        """Share of the weights that a step of one token reads."""
+        """Return the share of the weights that a step of one token reads."""
         return (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_parallel
 
     def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -79,7 +79,7 @@ class DraftingLayers:
     draft: ModelFacts | None = None
 
     def size_bytes(self, facts: ModelFacts) -> int:
-        """Weights that one draft reads, its head included."""
+        """Return the bytes of weights that one draft reads, its head included."""
         if self.draft is not None:
             return self.draft.weight_bytes()
         head = facts.vocab_size * facts.hidden_size * facts.weight_dtype_bytes

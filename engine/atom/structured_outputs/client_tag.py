@@ -86,7 +86,7 @@ def _read(part: Any, field: str, depth: int) -> Any:
 
 
 def _check_options(part: Mapping[str, Any], field: str) -> None:
-    """Options of xgrammar's that would change which texts are written."""
+    """Refuse xgrammar's options that would change the texts of the answer."""
     blanks = part.get("max_whitespace_cnt")
     if isinstance(blanks, int) and blanks < MOST_BLANKS:
         raise _refusal(

@@ -19,7 +19,7 @@ _PLAIN = 10**15  # whole decimals below it are written as integers
 
 
 def read(text: str) -> Any:
-    """The text's value. Raises ValueError when it is not JSON, nested too deep, or has a number or
+    """Parse the text. Raises ValueError if it is not JSON, is nested too deep, or has a number or
     text that no answer can have."""
     try:
         value = json.loads(
@@ -74,7 +74,7 @@ def _children(value: Any) -> Iterator[Any]:
 
 
 def key(value: Any) -> Hashable:
-    """Equal for values that JSON schema holds to be equal, and for no others."""
+    """Return a key that is equal for values that JSON schema considers equal, and for no others."""
     if isinstance(value, bool) or value is None:
         return (type(value), value)
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def key(value: Any) -> Hashable:
 
 
 def kind(value: Any) -> str:
-    """The JSON type of a value; whole numbers are integers, others fractions."""
+    """Return the JSON type of a value; whole numbers are integers, others fractions."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -99,7 +99,7 @@ def kind(value: Any) -> str:
 
 
 def write(value: Any) -> str:
-    """The value as JSON text, on one line, as `json.dumps` spaces it."""
+    """Write the value as JSON text, on one line, spaced as by `json.dumps`."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list):

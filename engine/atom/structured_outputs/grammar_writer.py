@@ -36,7 +36,7 @@ class GrammarWriter:
             )
 
     def rule(self, hint: str, body: str) -> str:
-        """The rule of that body, which is written only once."""
+        """Return the name of the rule with this body, which is written only once."""
         name = self._by_body.get(body)
         if name is None:
             name = self._by_body[body] = self.reserve(hint)
@@ -44,18 +44,18 @@ class GrammarWriter:
         return name
 
     def text(self, root: str) -> str:
-        """The grammar, with an expression that is the whole answer."""
+        """Write the grammar, with an expression for the whole answer."""
         rules = [f"root ::= {root}", *(f"{name} ::= {body}" for name, body in self._rules.items())]
         return "\n".join(rules) + "\n"
 
 
 def quoted(text: str) -> str:
-    """A text as a literal of the grammar, whose escapes are JSON's."""
+    """Write a text as a literal of the grammar, whose escapes are JSON's."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def one_of(options: list[str]) -> str:
-    """Alternatives, in parentheses when there are several."""
+    """Write alternatives, in parentheses if there are several."""
     unique = list(dict.fromkeys(options))
     return unique[0] if len(unique) == 1 else "(" + " | ".join(unique) + ")"
 

@@ -99,7 +99,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         return GrammarSpec("json", text, compact=self.disable_any_whitespace)
 
     def refusal(self, reason: str) -> RequestError:
-        """The error for a shape that cannot be had."""
+        """Return the error for a structure that is not supported."""
         return RequestError(f"{self.field}: {reason}", param=self.field)
 
     def check_schema(self) -> None:
@@ -113,7 +113,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise self.refusal(str(error)) from None
 
     def _schema_text(self) -> str:
-        """The schema as JSON text, in the order it was written in: properties come in it."""
+        """Return the schema as JSON text, in its own order, since properties keep it."""
         if isinstance(self.json, str):
             return self.json
         try:

@@ -61,8 +61,8 @@ def find_toolchain() -> Toolchain:
 
 @contextmanager
 def built_library(sources: CSources, toolchain: Toolchain) -> Iterator[Path]:
-    """The library, compiled now if it was not before; to be loaded inside the context, after which
-    a folder of this process is gone. Raises `BuildError`."""
+    """Yield the library, compiled if it is not cached; load it inside the context, after which a
+    temporary folder of this process is removed. Raises `BuildError`."""
     name = f"library-{_key(sources, toolchain)}.so"
     folder: Path | None
     try:

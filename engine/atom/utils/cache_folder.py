@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folder(kind: str) -> Path:
-    """The folder for one kind of thing; it may not exist yet."""
+    """Return the folder for one kind of file; it may not exist yet."""
     root = os.environ.get("ATOM_CACHE_DIR")
     if root is None:
         user = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

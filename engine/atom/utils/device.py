@@ -71,7 +71,7 @@ class Device:
         return "{:04x}:{:02x}:{:02x}.0".format(*place)
 
     def threads(self) -> int:
-        """Cores that one process of a CPU engine keeps busy."""
+        """Return the cores that one process of a CPU engine keeps busy."""
         return _share_of_cpus(self.sharers)
 
 
@@ -111,7 +111,7 @@ def amd_architecture() -> str | None:
 
 
 def check_dtype(device: Device, dtype: torch.dtype) -> None:
-    """Raises `ConfigError` for a type of weights that the device has no arithmetic for."""
+    """Raise `ConfigError` for a dtype of weights that the device does not compute."""
     if not device.is_gpu or dtype is not torch.bfloat16:
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -137,9 +137,9 @@ def native_fp8(device: torch.device) -> torch.dtype | None:
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """The array on the device, without waiting for it: a copy from pageable memory would make the
-    host wait for everything submitted before. On the CPU the tensor may share the array's memory.
-    """
+    """Copy the array to the device, without waiting for it: a copy from pageable memory would make
+    the host wait for everything submitted before. On the CPU the tensor may share the array's
+    memory."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cpu":
         return tensor
@@ -162,7 +162,8 @@ def upload_together(
 
 
 def usable_cpus() -> int:
-    """Cores this process may keep busy: its affinity, bounded by the control group's quota."""
+    """Return the cores that this process may keep busy: its affinity, bounded by the control
+    group's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _cgroup_cpu_quota()
     return max(1, min(cores or 1, int(quota) if quota else cores or 1))

@@ -107,7 +107,7 @@ class FairThreads:
                 self._changed.notify()
 
     def _next(self) -> tuple[_Client, Task] | None:
-        """The next task whose turn it is, begun; None when the threads end."""
+        """Begin and return the next task; None when the threads end."""
         with self._changed:
             while not self._closed:
                 client = self._whose_turn()
@@ -125,7 +125,7 @@ class FairThreads:
         return None
 
     def _whose_turn(self) -> _Client | None:
-        """Clients without tasks are forgotten on the way."""
+        """Return the client with the next turn, dropping clients without tasks."""
         self._clients = {
             name: client for name, client in self._clients.items() if client.queue or client.running
         }

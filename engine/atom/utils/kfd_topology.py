@@ -83,7 +83,7 @@ def dies_at(place: tuple[int, int, int], topology: Path = TOPOLOGY) -> int | Non
 
 
 def gfx_name(target_version: int) -> str:
-    """The name of KFD's decimal version: 90402 is gfx942, 90010 is gfx90a."""
+    """Return the gfx name of KFD's decimal version: 90402 is gfx942, 90010 is gfx90a."""
     major, minor, stepping = (
         target_version // 10_000,
         target_version // 100 % 100,

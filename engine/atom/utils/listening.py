@@ -8,7 +8,7 @@ import socket
 
 
 def listen_everywhere(port: int) -> socket.socket:
-    """A listener on every interface, by IPv6 and IPv4 where both are there; 0 picks a port. Raises
+    """Listen on every interface, by IPv6 and IPv4 if both exist; 0 picks a port. Raises
     `OSError`."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)

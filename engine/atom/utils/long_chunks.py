@@ -141,7 +141,7 @@ def _pairs(computed: int, count: int) -> set[tuple[int, int, bool]]:
 
 
 def _parts(tokens: int) -> tuple[int, ...]:
-    """A multiple of the shortest length, as few lengths as there can be, the longest first."""
+    """Divide a multiple of the shortest length into the fewest lengths, the longest first."""
     parts: list[int] = []
     for length in _LENGTHS:
         count, tokens = divmod(tokens, length)

@@ -44,14 +44,14 @@ class Packing:
             self.size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def arrays(self, packed: NDArray[np.uint8]) -> dict[str, NDArray[np.generic]]:
-        """The arrays in an allocation on the host."""
+        """Return the arrays in an allocation on the host."""
         return {
             name: packed[place.bytes].view(place.dtype).reshape(place.shape)
             for name, place in self._places.items()
         }
 
     def tensors(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The arrays in an allocation, [size] uint8."""
+        """Return the arrays in an allocation on a device, [size] uint8."""
         return {
             name: packed[place.bytes].view(_TORCH_DTYPES[place.dtype]).view(place.shape)
             for name, place in self._places.items()

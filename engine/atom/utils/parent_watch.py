@@ -34,7 +34,7 @@ class ParentLines:
         self._lines = _lines_of(0)
 
     def next(self) -> bytes:
-        """Waits for a line; ends this process when there is none to come."""
+        """Wait for a line; end this process if the parent has closed the pipe."""
         line = next(self._lines, None)
         if line is None:
             os._exit(1)

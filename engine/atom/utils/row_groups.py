@@ -60,7 +60,7 @@ def leading_tokens(length: int) -> int:
 
 
 def dense_lengths(most: int) -> list[int]:
-    """The lengths of single prompts that a dense attention may meet, up to `most` tokens."""
+    """Return the lengths of single prompts that a dense attention may get, up to `most` tokens."""
     powers = [_MIN_DENSE_TOKENS << shift for shift in range(max(0, most).bit_length())]
     lengths = [length for power in powers for length in (power, power + power // 2)]
     return [length for length in lengths if length <= most]

@@ -18,8 +18,8 @@ _USUAL = "/tmp"
 
 
 def make_socket_folder(prefix: str) -> Path:
-    """A new folder of mode 0700, below TMPDIR if that is short enough and /tmp else. Raises
-    `ConfigError` when neither can be had."""
+    """Make a new folder of mode 0700, below TMPDIR if that is short enough and /tmp otherwise.
+    Raises `ConfigError` if neither is possible."""
     for parent in _parents():
         if len(os.fsencode(parent)) + _WITHIN_BYTES > _MOST_BYTES:
             continue

@@ -143,13 +143,13 @@ class HarmonyParser(MarkupParser):
                 raise
 
     def _held(self) -> int:
-        """A part of a mark at the end of the text."""
+        """Return the length of a partial mark at the end of the text."""
         start = self._text.rfind("<")
         part = self._text[start:] if start >= 0 else ""
         return len(part) if part and any(mark.startswith(part) for mark in _ENDS) else 0
 
     def _tell(self, text: str, *, first: bool) -> None:
-        """Messages of one kind are joined by line breaks."""
+        """Add text to the message; a line break joins it to an earlier message of its kind."""
         if not text:
             return
         text = "\n" + text if first and self.within in self._told else text
@@ -172,7 +172,7 @@ class HarmonyParser(MarkupParser):
             yield from self._more()
 
     def _pass_end(self) -> Reading[None]:
-        """The mark that ends a message, but not one that begins the next."""
+        """Skip the mark that ends a message, but not one that begins the next."""
         yield from self._one_of(END, CALL, RETURN)
         self._decide()
 

@@ -28,7 +28,8 @@ class Llama3JsonParser(ObjectCallParser):
         return (yield from self._objects())
 
     def _refuse(self, mark: str) -> None:
-        """Note that an object is no call. It is not read again: each brace in it would be one."""
+        """Treat an object as content. It is not read again, since each brace in it would begin
+        another."""
         if mark == _OBJECT:
             self._found.content(self._text[: self._at])
             self._decide()

@@ -60,7 +60,7 @@ class Attention(CachedAttention):
             layer.bind(tensors, group)
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """K and V of each token, by KV head; in fp8 with the scales of each."""
+        """Return the layout of K and V of each token, by KV head; in fp8 with their scales."""
         heads = (block_size, self.shape.num_kv_heads)
         block = BlockTensor((*heads, self.shape.head_dim), dtype)
         if dtype not in FP8_DTYPES:

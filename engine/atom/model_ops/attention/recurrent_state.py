@@ -37,7 +37,8 @@ class RecurrentState(StateLayer):
         self.shape = shape
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """A matrix [Dk, Dv] of each value head, and the channels of the tokens before the next."""
+        """Return the shapes of a matrix [Dk, Dv] for each value head, and of the convolution's
+        tail."""
         shape = self.shape
         tails = (shape.conv_channels, shape.conv_width - 1)
         if not shape.key_dim:

@@ -158,7 +158,8 @@ def _warmup_compile(chosen: Iterable[Backend]) -> WarmupCompile | None:
 
 
 def _fused(op: str, providers: list[Backend], case: OpCase) -> Callable[..., object] | None:
-    """The fused operation of the backend that all of its parts were chosen from, if it has one."""
+    """Return the fused operation of the backend that all of its parts were chosen from, if it has
+    one."""
     if len(providers) > 1 or providers[0].reasons_against(op, case):
         return None
     return providers[0].operations.get(op)
@@ -239,7 +240,7 @@ def _require_pairs(chosen: dict[str, Backend]) -> None:
 
 
 def load_backend(name: str) -> Backend:
-    """Raises `ConfigError` for a name that no backend has."""
+    """Load a backend. Raises `ConfigError` for an unknown name."""
     if name not in _FACTORIES:
         raise ConfigError(f"unknown backend {name!r}; backends: {', '.join(_FACTORIES)}")
     module, function = _FACTORIES[name].split(":")

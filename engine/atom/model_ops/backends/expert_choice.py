@@ -93,7 +93,7 @@ def _of_best_groups(
     routing: Routing,
     total: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> torch.Tensor:
-    """Scores [T, E] with -inf for the experts of all but the best groups."""
+    """Return scores [T, E] with -inf for experts outside the best groups."""
     groups = scores.unflatten(1, (routing.groups, -1))  # [T, G, E / G]
     group_scores = total(groups.topk(routing.group_top, dim=-1).values, -1)
     kept = group_scores.topk(routing.groups_kept, dim=-1).indices

@@ -202,10 +202,10 @@ class Ops(DraftOps, LoraOps, Protocol):
         cache: LatentCache,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Causal attention of the queries of `mla_rope_store` over each row's cached tokens →
-        [T, Hq·value_dim]. up [Hq · (nope_dim + value_dim), kv_rank] makes each head's key and then
-        value of a latent: of all that are attended to, or, which is the same, of queries and
-        results. Padding is as in `paged_attention`."""
+        """Attend causally with the queries of `mla_rope_store` to each row's cached tokens → [T,
+        Hq·value_dim]. up [Hq · (nope_dim + value_dim), kv_rank] makes each head's key and then
+        value from a latent; an equivalent way applies it to queries and results. Padding is as in
+        `paged_attention`."""
 
     def compressed_attention(
         self,

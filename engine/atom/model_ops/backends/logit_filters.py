@@ -28,7 +28,8 @@ def keep_min_p(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
 
 
 def rate_free(temperature: torch.Tensor) -> torch.Tensor:
-    """Temperatures to divide by: a greedy row takes the likeliest token under any."""
+    """Return the temperatures to divide by: 1 for a greedy row, whose likeliest token is the same
+    for any."""
     return torch.where(temperature == 0, 1.0, temperature)
 
 

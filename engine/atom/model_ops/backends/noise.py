@@ -36,12 +36,12 @@ def row_keys(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
 
 
 def exponential_noise(keys: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Draws of Exp(1) in float32 for each (row key, number of a group or token); int64 arguments,
+    """Draw from Exp(1) in float32 for each (row key, number of a group or token); int64 arguments,
     broadcast.
 
-    The draws that win a race are small, so it is small draws that keep all their digits: a uniform
-    v near 0 gives -log(1 - v) by the series itself; from 1/2 on, 1 - v is halved into [1/2, 1)
-    and every halving counts log 2.
+    The draws that win a race are small, so small draws keep all their digits: a uniform v near 0
+    gives -log(1 - v) by the series itself; from 1/2 on, 1 - v is halved into [1/2, 1) and every
+    halving counts log 2.
     """
     bits = _mix32(((numbers * SPREAD) & _MASK32) ^ keys)
     v = bits.float() * 2.0**-32 + 2.0**-33  # (0, 1]
@@ -58,8 +58,8 @@ def exponential_noise(keys: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor
 
 
 def _mix32(x: torch.Tensor) -> torch.Tensor:
-    """A 32-bit finaliser with good avalanche (constants: lowbias32, Ellis Wellons 2018), carried
-    in int64."""
+    """Mix by a 32-bit finaliser with good avalanche (constants: lowbias32, Ellis Wellons 2018),
+    carried in int64."""
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _MASK32
     x = x ^ (x >> 15)

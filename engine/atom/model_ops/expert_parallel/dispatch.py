@@ -163,7 +163,7 @@ def _packed(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.
 def _unpacked(
     rows: torch.Tensor, x: torch.Tensor, routed: Routed
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens, ids and weights of rows that were packed as x and routed would be."""
+    """Unpack tokens, ids and weights of rows that were packed like x and routed."""
     parts = (x, routed.ids, routed.weights)
     widths = [part.shape[1] * part.element_size() for part in parts]
     tokens, ids, weights = (

@@ -32,7 +32,7 @@ class ExpertLoad:
 
 
 def first_placement(experts: int, redundant: int) -> Placement:
-    """All experts in turn, then the first again."""
+    """Place all experts in turn, then the first ones again."""
     return tuple(slot % experts for slot in range(experts + redundant))
 
 
@@ -88,8 +88,9 @@ def _copies(load: NDArray[np.int64], redundant: int, ranks: int) -> NDArray[np.i
 def _packed(
     load: NDArray[np.int64], copies: NDArray[np.int64], ranks: int, slots: int
 ) -> list[set[int]] | None:
-    """Each rank's experts: an expert's copies go to as many ranks, the most loaded copies first,
-    each to the rank with the least that has room for it. None where some copy finds no rank."""
+    """Assign experts to ranks: an expert's copies go to as many ranks, the most loaded copies
+    first, each to the rank with the least load that has room for it. Return None if a copy finds no
+    rank."""
     each = load / copies
     held: list[set[int]] = [set() for _ in range(ranks)]
     loads = [0.0] * ranks
@@ -106,8 +107,8 @@ def _packed(
 
 
 def _with_least_moves(old: Placement, packed: list[set[int]], ranks: int) -> Placement:
-    """The packed sets on the ranks that have the most of them already, each expert that stays in
-    its slot."""
+    """Assign the packed sets to the ranks that have the most of their experts already, and keep
+    each expert that stays in its slot."""
     slots = len(old) // ranks
     now = [old[rank * slots : (rank + 1) * slots] for rank in range(ranks)]
     pairs = sorted(

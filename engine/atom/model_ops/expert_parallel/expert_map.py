@@ -35,7 +35,7 @@ class ExpertMap:
         self.placement = placement
 
     def slots_of(self, routed: Routed) -> Routed:
-        """Slots instead of experts; padding of a graph goes nowhere. Counts the others."""
+        """Convert experts to slots, and count them; a graph's padding gets no slot."""
         ids = routed.ids.long()
         copies = self._slots.shape[1]
         turn = torch.arange(len(ids), device=ids.device).remainder_(copies).unsqueeze(1)

@@ -103,7 +103,8 @@ class MoriDispatch:
         self._shmem.shmem_finalize()
 
     def _one_of_no_weight(self, x: torch.Tensor) -> tuple[torch.Tensor, Routed]:
-        """A token for this rank's own experts, in the place of none."""
+        """Make a token without weight for this rank's own experts, in place of an empty
+        dispatch."""
         top_k, first = self._shape.top_k, self._rank * self._shape.slots
         ids = first + torch.arange(top_k, device=x.device, dtype=torch.int32) % self._shape.slots
         none = torch.zeros((1, top_k), dtype=torch.float32, device=x.device)

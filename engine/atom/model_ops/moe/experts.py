@@ -42,7 +42,7 @@ class Experts(nn.Module):
 
     @property
     def w(self) -> ExpertsWeight:
-        """The operations' view of the weights."""
+        """Return the operations' view of the weights."""
         gate_up, down = self.gate_up_proj.w, self.down_proj.w
         return ExpertsWeight(gate_up, down, self._activation, self._weighs_inputs)
 

@@ -204,7 +204,7 @@ class StackedLinear(WeightHolder):
         )
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All that is stored of each expert, [E, ..]."""
+        """Yield all stored tensors of the experts, [E, ..]."""
         for parameter in self.parameters():
             yield parameter.data
 

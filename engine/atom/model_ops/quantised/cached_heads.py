@@ -37,7 +37,7 @@ def quantise_heads(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
 def gather_heads(
     cache: LayerCache, index: torch.Tensor, dtype: torch.dtype, *, slots: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of the blocks that index names, [*index, S, Hkv, D], or of its slots,
+    """Gather keys and values of the blocks that index names, [*index, S, Hkv, D], or of its slots,
     [*index, Hkv, D], in dtype."""
     keys_values = []
     for stored, scales in ((cache.k, cache.k_scale), (cache.v, cache.v_scale)):

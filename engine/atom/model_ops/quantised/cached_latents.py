@@ -31,8 +31,8 @@ def store_entries(cache: LatentCache, entries: torch.Tensor, slots: torch.Tensor
 def gather_entries(
     cache: LatentCache, index: torch.Tensor, dtype: torch.dtype, *, slots: bool = False
 ) -> torch.Tensor:
-    """Entries of the blocks that index names, [*index, S, entry], or of its slots, [*index, entry],
-    in dtype."""
+    """Gather entries of the blocks that index names, [*index, S, entry], or of its slots, [*index,
+    entry], in dtype."""
     latents = _rows(cache.entries, cache.scale, index, slots).to(dtype)
     if cache.keys is None:
         return latents
@@ -48,7 +48,7 @@ def store_index_keys(cache: IndexCache, keys: torch.Tensor, slots: torch.Tensor)
 
 
 def gather_index_keys(cache: IndexCache, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An indexer's keys [n, dim] in slots [n], in dtype."""
+    """Gather an indexer's keys [n, dim] in slots [n], in dtype."""
     return _rows(cache.keys, cache.scale, slots, True).to(dtype)
 
 

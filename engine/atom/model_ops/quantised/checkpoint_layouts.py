@@ -66,7 +66,7 @@ class QuantisingPlacement(Placement):
     block: tuple[int, int] = (1, 1)
 
     def fill(self, part: torch.Tensor) -> None:
-        """Needs memory for this one part in float32."""
+        """Quantise the part; this needs memory for the part in float32."""
         assert self.scale is not None
         if self.convert is not None:
             part = self.convert(part)
@@ -183,7 +183,7 @@ def _turned(sides: tuple[_Side, _Side], turned: bool) -> tuple[_Side, _Side]:
 
 
 def _one_below_the_other(rows: torch.Tensor, turns: int) -> torch.Tensor:
-    """Rows of several projections that take turns → one projection's after the other's."""
+    """Reorder rows of several projections that alternate → one projection's after the other's."""
     return rows.unflatten(0, (-1, turns)).transpose(0, 1).flatten(0, 1)
 
 
@@ -326,7 +326,8 @@ def _packed_by_rows(part: Part, quantization: Quantization) -> Iterator[Placemen
 
 
 def _packed_by_columns(part: Part, quantization: Quantization) -> Iterator[Placement]:
-    """AutoAWQ, AutoGPTQ: inputs outermost, scales and zero points by group, then output."""
+    """Place AutoAWQ's and AutoGPTQ's tensors: inputs outermost, scales and zero points by group,
+    then output."""
     matrix, rows, columns = part.matrix, part.region.rows, part.region.columns
     count, groups = _groups(part, quantization)
     awq = quantization.method == "awq"
@@ -397,7 +398,7 @@ def _awq_codes(read: torch.Tensor) -> torch.Tensor:
 
 
 def _groups(part: Part, quantization: Quantization) -> tuple[int, tuple[int, int]]:
-    """Groups of an output, and which of them are the part's."""
+    """Return the number of groups of an output, and the part's first and end group."""
     size = quantization.group or part.matrix.columns
     first, end = part.region.columns
     if quantization.ordered:

@@ -32,7 +32,7 @@ def fp4_values(codes: torch.Tensor) -> torch.Tensor:
 
 
 def fp4_codes(values: torch.Tensor) -> torch.Tensor:
-    """Nearest e2m1 codes of float32 values within ±6; ties go to the even mantissa."""
+    """Return the nearest e2m1 codes of float32 values within ±6; ties go to the even mantissa."""
     sizes = torch.tensor(_FP4_VALUES, device=values.device)
     between = (sizes[1:] + sizes[:-1]) / 2
     magnitude = values.abs()

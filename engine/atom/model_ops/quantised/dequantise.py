@@ -31,7 +31,7 @@ def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
 
 
 def plain(w: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix [out, in] itself, in dtype unless it is stored plain."""
+    """Return the matrix' numbers [out, in], in dtype unless it is stored plain."""
     return w.data if w.scales is None else dequantise(w.data, w.scales).to(dtype)
 
 

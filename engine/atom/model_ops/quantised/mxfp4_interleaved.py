@@ -29,7 +29,7 @@ def can_interleave(w: LinearWeight) -> bool:
 
 
 def interleaved(w: LinearWeight) -> LinearWeight:
-    """A stack of MXFP4 that `can_interleave` → the same as MXFP4_INTERLEAVED."""
+    """Convert a stack of MXFP4 that `can_interleave` to MXFP4_INTERLEAVED."""
     scales = w.scales
     assert scales is not None
     whole = F.pad(scales.scale, (0, -scales.scale.shape[-1] % _EXPONENTS))

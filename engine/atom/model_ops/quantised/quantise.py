@@ -39,7 +39,7 @@ def quantise(
 
 
 def _microscaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """MXFP4: the shared exponent is that of the largest magnitude, less e2m1's own (OCP
+    """Quantise to MXFP4: the shared exponent is that of the largest magnitude, less e2m1's own (OCP
     Microscaling Formats 1.0, section 6.3)."""
     groups = x.unflatten(1, (-1, 32))
     largest = groups.abs().amax(dim=2)

@@ -37,7 +37,7 @@ _WORD = 8
 
 
 def format_of(quantization: Quantization | None) -> WeightFormat:
-    """The format of matrices that a checkpoint stores so."""
+    """Return the format of matrices in this quantisation."""
     if quantization is None:
         return WeightFormat.PLAIN
     if quantization.element is Element.FP8:
@@ -209,7 +209,7 @@ def _one_format(parts: Sequence[tuple[Projection, Region]]) -> Quantization:
 
 
 def _check_shape(matrix: Projection, region: Region, quantization: Quantization) -> None:
-    """A part must hold whole scales, words and bytes."""
+    """Check that a part holds whole scales, words and bytes."""
     wide = quantization.input_multiple
     if quantization.element is Element.FP4:
         wide = MXFP4_GROUP

@@ -26,7 +26,7 @@ class DrawsAhead:
     host_lead: int
 
     def of(self, draws: torch.Tensor) -> DrawsAhead:
-        """Some of the draws, int64."""
+        """Return some of the draws, by index int64."""
         return replace(
             self,
             row=self.row[draws],
@@ -47,7 +47,8 @@ class DrawsAhead:
 
 
 def newest_of(recent: torch.Tensor, token_ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The newest W tokens when `counts` [n] of token_ids [n, K] follow on recent [n, W]."""
+    """Return the newest W tokens after `counts` [n] of token_ids [n, K] are appended to recent [n,
+    W]."""
     both = torch.cat([recent, token_ids.to(recent.dtype)], dim=1)
     index = torch.arange(recent.shape[1], device=recent.device)
     return both.gather(1, index + counts.unsqueeze(1))

@@ -37,7 +37,7 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) 
 
 
 def joined(parts: list[LogprobTensors]) -> LogprobTensors:
-    """The rows of all parts, which have the same k."""
+    """Return the rows of all parts, which have the same k."""
     if len(parts) == 1:
         return parts[0]
     return LogprobTensors(

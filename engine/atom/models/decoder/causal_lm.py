@@ -73,7 +73,7 @@ class Decoder(nn.Module):
                 attention.share(attentions[target])
 
     def rotary_of(self, rope: RopeConfig) -> RotaryEmbedding:
-        """The table of a kind of rope that some layer has."""
+        """Return the table of a kind of rope that some layer has."""
         return cast(RotaryEmbedding, self.ropes[self._rope_kinds.index(rope)])
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
@@ -177,10 +177,10 @@ def finish_weights(model: nn.Module) -> None:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes of a model's parameters and of its tables by position, each counted once."""
+    """Return the bytes of a model's parameters and of its tables by position, each counted once."""
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 def attention_layers(model: nn.Module) -> list[CachedLayer]:
-    """A model's attention layers, of every kind, in the order of its layers."""
+    """Return a model's attention layers, of every kind, in the order of its layers."""
     return [module for module in model.modules() if isinstance(module, CachedLayer)]

@@ -37,7 +37,7 @@ class ConvTaps(nn.Module):
 
     @property
     def w(self) -> ConvWeight:
-        """The operations' view of the weights."""
+        """Return the operations' view of the weights."""
         bias = None if self.bias is None else self.bias.data
         return ConvWeight(self.taps.data, bias, self._has_silu)
 

@@ -53,12 +53,12 @@ class DecoderLayer(nn.Module):
 
     @property
     def attention(self) -> AttentionBlock:
-        """The layer's attention, of whichever kind."""
+        """Return the layer's attention, of either kind."""
         return self.linear_attn if self._is_linear else self.self_attn
 
     @property
     def _output(self) -> Linear:
-        """The projection of the heads' results, if there is a single one."""
+        """Return the projection of the heads' results, if there is a single one."""
         return cast(Linear, self.attention.o_proj)
 
     def forward(

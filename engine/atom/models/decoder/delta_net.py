@@ -61,7 +61,8 @@ class GatedDeltaNet(nn.Module):
             yield Placement(f"{name}.{own}", (net.value_heads,), (heads,), target)
 
     def _channels(self) -> list[tuple[int, int]]:
-        """First and end of this rank's queries, keys and values among the channels of all heads."""
+        """Return the first and end of this rank's queries, keys and values among the channels of
+        all heads."""
         net, first, found = self._net, 0, []
         keys = net.key_heads * net.key_dim
         for size in (keys, keys, net.value_heads * net.value_dim):

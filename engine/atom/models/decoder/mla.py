@@ -91,7 +91,8 @@ class Indexer(nn.Module):
         self.k_norm = LayerNorm(index.dim, _EPS, order)
 
     def forward(self, x: torch.Tensor, compressed: torch.Tensor) -> IndexTokens:
-        """Hidden states x [T, H] and compressed queries [T, rank]."""
+        """Project hidden states x [T, H] and compressed queries [T, rank] to the indexer's
+        tokens."""
         q: torch.Tensor = self.wq_b(compressed)
         keys = self.k_norm.of(self.wk(x))
         return IndexTokens(q.unflatten(1, (-1, self._index.dim)), keys, self.weights_proj(x))

@@ -32,7 +32,7 @@ class MLP(nn.Module):
         self._activation = activation
 
     def shared(self, gate: Linear | None) -> SharedWeight:
-        """The operations' view of a shared expert, weighed by a gate if there is one."""
+        """Return the operations' view of a shared expert, weighed by a gate if there is one."""
         own = None if gate is None else gate.w
         return SharedWeight(self.gate_up_proj.w, self.down_proj.w, self._activation, own)
 
@@ -75,7 +75,7 @@ class MoE(nn.Module):
 
     @property
     def w(self) -> MoEWeight:
-        """The operations' view of the weights."""
+        """Return the operations' view of the weights."""
         return MoEWeight(self.gate.w, self._routing, self.experts.w, self._shared_weight)
 
     @property

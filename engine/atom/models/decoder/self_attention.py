@@ -135,5 +135,5 @@ class SelfAttention(nn.Module):
 
 
 def _behind_queries(order: torch.Tensor | None) -> torch.Tensor | None:
-    """The order of a head's query and of its gate, whose elements stay."""
+    """Return the order of a head's query and of its gate, whose elements keep their order."""
     return None if order is None else torch.cat((order, torch.arange(len(order)) + len(order)))

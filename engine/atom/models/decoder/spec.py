@@ -164,7 +164,7 @@ class ModelSpec:
         )
 
     def with_all_layers(self, *others: LayerSpec) -> ModelSpec:
-        """A model of these layers too, as far as operations are concerned."""
+        """Return the model with these layers added, for the choice of operations."""
         return replace(self, layers=(*self.layers, *others))
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
@@ -192,7 +192,7 @@ class ModelSpec:
         )
 
     def _expert_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and inner size of each kind of experts: its gate's columns and rows."""
+        """Return the inputs and inner size of each kind of experts: its gate's columns and rows."""
         gates = (layer.mlp[1] for layer in self.layers if layer.experts)
         return tuple(dict.fromkeys((gate.columns, gate.rows) for gate in gates))
 
@@ -273,8 +273,8 @@ def without_positions(spec: ModelSpec) -> ModelSpec:
 
 
 def rope_parameters(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The rope's parameters in either spelling of config.json: rope_parameters (transformers 5), or
-    rope_theta and rope_scaling. Those by kind of layer are `rope_by_kind`'s."""
+    """Return the rope's parameters in either spelling of config.json: rope_parameters (transformers
+    5), or rope_theta and rope_scaling. `rope_by_kind` reads those by kind of layer."""
     said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     found = {key: value for key, value in said.items() if not isinstance(value, Mapping)}
     found.setdefault("rope_theta", raw.get("rope_theta") or 10000.0)
@@ -295,7 +295,7 @@ def rope_by_kind(
 
 
 def rope_limits(config: ModelConfig) -> RopeLimits:
-    """The lengths that kinds of rope refer to."""
+    """Return the lengths that kinds of rope refer to."""
     original = config.hf_config.get("original_max_position_embeddings")
     return RopeLimits(
         max_position=config.facts.max_position_embeddings,
@@ -389,7 +389,7 @@ def _compressed_shape(attention: AttentionFacts, net: Compressed) -> CompressedS
 
 
 def _share_of_heads(shape: Shape, ranks: int) -> Shape:
-    """KV heads that are fewer than the ranks are on several."""
+    """Divide the heads over ranks; KV heads that are fewer than the ranks are on several."""
     if isinstance(shape, StateShape):
         return shape.on_rank(ranks)
     heads = shape.num_heads // ranks

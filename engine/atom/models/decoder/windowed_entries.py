@@ -103,7 +103,7 @@ class EntryProjections(nn.Module):
 
     @property
     def w(self) -> EntryWeight:
-        """The operations' view of the weights."""
+        """Return the operations' view of the weights."""
         return EntryWeight(self.position_bias.data, self.kv_norm.norm)
 
     def placements(self, name: str) -> Iterator[Placement]:

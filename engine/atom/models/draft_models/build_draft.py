@@ -62,8 +62,8 @@ def placed_draft(draft: DraftModel, checkpoint: Checkpoint) -> PlacedModules:
 
 
 def _aux_layers(draft: ModelConfig, num_layers: int) -> tuple[int, ...]:
-    """Layers whose inputs the draft model sees. `eagle_config` names layers by their outputs (as
-    SGLang reads it), a field at the top by their inputs (as vLLM does)."""
+    """Return the layers whose inputs the draft model sees. `eagle_config` names layers by their
+    outputs (as SGLang reads it), a field at the top by their inputs (as vLLM does)."""
     raw = draft.hf_config
     by_output = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     by_input = raw.get("eagle_aux_hidden_state_layer_ids")

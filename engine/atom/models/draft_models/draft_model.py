@@ -61,7 +61,7 @@ class DraftModel(nn.Module, ABC):
 
 
 def settled(normed: Normed) -> torch.Tensor:
-    """The stream that was normed."""
+    """Return the stream that was normed."""
     normed.tensor()
     return normed.stream.residual
 

@@ -117,12 +117,12 @@ class _DraftVocabulary(nn.Module):
         yield Placement(name, (size,), ((0, size),), self.further, dtypes=(torch.int64,))
 
     def spread(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits [R, D] of the draft vocabulary, at their places in the model's [R, V]."""
+        """Place logits [R, D] of the draft vocabulary in the model's [R, V]."""
         tokens = torch.arange(len(self.further), device=logits.device) + self.further
         all_tokens = logits.new_full((len(logits), self._target_size), -torch.inf)
         return all_tokens.index_copy_(1, tokens, logits)
 
 
 def _layer_prefix(names: frozenset[str]) -> str:
-    """The layer's name, which two generations of checkpoints have."""
+    """Return the layer's name, which differs between two generations of checkpoints."""
     return "layers.0." if any(name.startswith("layers.0.") for name in names) else "midlayer."

@@ -192,7 +192,8 @@ DRAFT_FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: Config) -> tuple[str, Family]:
-    """Architecture and family of a config.json; raises ModelFactsError or UnknownFamilyError."""
+    """Return the architecture and family of a config.json; raises ModelFactsError or
+    UnknownFamilyError."""
     value = config.get("architectures")
     families = FAMILIES | DRAFT_FAMILIES
     known = ", ".join(families)

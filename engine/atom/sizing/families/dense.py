@@ -83,7 +83,8 @@ def gemma3(config: Config, index: int) -> LayerFacts:
 
 
 def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerFacts:
-    """Every `pattern`-th layer attends in full; four norms surround attention and MLP."""
+    """Read a layer of Gemma: every `pattern`-th layer has full attention; four norms surround
+    attention and MLP."""
     window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
     is_windowed = slides(config, index, default=bool((index + 1) % pattern))
     bias = flag(config, "attention_bias")

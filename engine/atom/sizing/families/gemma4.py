@@ -128,7 +128,8 @@ def _experts(config: Config) -> Experts | None:
 
 
 def _in_full(config: Config, index: int) -> dict[str, object]:
-    """Heads of a layer that attends in full, in either spelling: published, or transformers'."""
+    """Return the heads of a layer with full attention, in either spelling: the published one, or
+    transformers'."""
     layers = config.get("per_layer_config")
     own = _of_layer(layers, index) if isinstance(layers, Mapping) else None
     if isinstance(own, Mapping):

@@ -85,7 +85,7 @@ def _letters_like(name: str, known: str) -> float:
 
 
 def _number_like(name: str, known: str) -> int:
-    """Rank generations: of those alike the next number first."""
+    """Rank generations: of similar names, the closest number first."""
     return -abs(_number(name) - _number(known))
 
 

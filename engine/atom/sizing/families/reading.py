@@ -80,7 +80,8 @@ def grouped(
     output_bias: bool = False,
     head_dim: int | None = None,
 ) -> AttentionFacts:
-    """Grouped-query attention; `head_dim` where config.json has none, None for an even division."""
+    """Read grouped-query attention; `head_dim` if config.json has none, None for an even
+    division."""
     heads = positive(config, "num_attention_heads")
     kv_heads = positive(config, "num_key_value_heads", default=heads)
     if heads % kv_heads:

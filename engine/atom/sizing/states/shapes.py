@@ -29,7 +29,7 @@ class StateShape:
 
     @property
     def heads_per_key(self) -> int:
-        """Value heads that a key head serves."""
+        """Return how many value heads a key head serves."""
         return self.value_heads // self.key_heads
 
     @property
@@ -56,8 +56,8 @@ class StateShape:
         return ((self.conv_channels,),)
 
     def draft_bytes(self, ranks: int = 1) -> int:
-        """Bytes on one of `ranks` ranks of a draft's inputs, which are kept until it is known
-        whether it holds."""
+        """Return the bytes on one of `ranks` ranks of a draft's inputs, which are kept until it is
+        accepted or rejected."""
         shapes = self.on_rank(ranks).input_shapes
         return sum(math.prod(shape) for shape in shapes) * _ELEMENT_BYTES
 

@@ -136,7 +136,7 @@ class Case:
 
 
 def meet(one: Case, other: Case) -> Case | None:
-    """The values of both."""
+    """Return the case of the values that both cases allow."""
     types = one.types & other.types
     return tidy(
         Case(
@@ -180,7 +180,7 @@ def join(*conjunctions: Conjunction) -> Conjunction:
 
 
 def unique_values(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Each once, as JSON schema compares them."""
+    """Return distinct values, as JSON schema compares them."""
     found: dict[Hashable, Any] = {}
     for value in values:
         found.setdefault(exact_json.key(value), value)

@@ -27,7 +27,7 @@ _SOME_DIGITS = repeat(_DIGIT, 1, None)
 
 
 def whole_range(low: int | None, high: int | None) -> Node:
-    """Whole numbers from low to high; None: without end. Zero has no sign."""
+    """Return whole numbers from low to high; None: without bound. Zero has no sign."""
     options = []
     if low is None or low < 0:
         least = 1 if high is None or high >= 0 else -high
@@ -54,7 +54,7 @@ def _positive(low: int, high: int | None) -> Node:
 
 
 def _same_length(low: str, high: str) -> Node:
-    """Digits between two texts of digits, all of one length."""
+    """Return the digits between two texts of digits, all of one length."""
     common = 0
     while common < len(low) and low[common] == high[common]:
         common += 1
@@ -76,7 +76,7 @@ def _same_length(low: str, high: str) -> Node:
 
 
 def _rising(low: str) -> Node:
-    """Digits of that length, low or more."""
+    """Return the digits of that length, low or more."""
     options: list[Node] = [literal(low)]
     for at, digit in enumerate(low):
         if digit != "9":
@@ -88,7 +88,7 @@ def _rising(low: str) -> Node:
 
 
 def _falling(high: str) -> Node:
-    """Digits of that length, high or less."""
+    """Return the digits of that length, high or less."""
     options: list[Node] = [literal(high)]
     for at, digit in enumerate(high):
         if digit != "0":
@@ -104,7 +104,7 @@ def _digit(first: int, last: int) -> Node:
 
 
 def at_least(bound: Number, *, strict: bool) -> Node:
-    """Decimals with a fraction that are the bound or more; strict: not the bound itself."""
+    """Return decimals with a fraction that are the bound or more; strict: not the bound itself."""
     if bound < 0:
         return choice(
             sequence(_MINUS, _magnitude_at_most(bound, strict)), sequence(_ANY_WHOLE, _fraction())
@@ -113,7 +113,7 @@ def at_least(bound: Number, *, strict: bool) -> Node:
 
 
 def at_most(bound: Number, *, strict: bool) -> Node:
-    """Decimals with a fraction that are the bound or less; strict: not the bound itself."""
+    """Return decimals with a fraction that are the bound or less; strict: not the bound itself."""
     if bound < 0:
         return sequence(_MINUS, _magnitude_at_least(bound, strict))
     options: list[Node] = [_magnitude_at_most(bound, strict)]

@@ -90,7 +90,7 @@ class Expansion:
             raise error.placed(self.place_of(conjunction)) from None
 
     def place_of(self, conjunction: Conjunction) -> Path:
-        """The first place that a conjunction is of."""
+        """Return the first place of a conjunction."""
         for one in conjunction:
             if isinstance(one, Closed):
                 return self.place_of(one.conjunction)
@@ -213,7 +213,7 @@ class Expansion:
         return any(not self.is_empty(case) for case in self.met(closed, loose))
 
     def _told_apart(self, base: list[Case], path: Path, plain: list[list[Case]]) -> list[Case]:
-        """Each part without the values of the others."""
+        """Return each part without the values of the others."""
         found: list[Case] = []
         try:
             for at, part in enumerate(plain):
@@ -252,7 +252,7 @@ class Expansion:
 
 
 def _loose(case: Case) -> Case:
-    """The case as the most lenient validator has it."""
+    """Return the case as the most lenient validator reads it."""
     patterns = tuple(
         (pattern, Reading.MAY_MATCH if reading is Reading.MATCHES else reading)
         for pattern, reading in case.texts.patterns
@@ -261,7 +261,7 @@ def _loose(case: Case) -> Case:
 
 
 def _closed(case: Case) -> Case:
-    """The case of the answers to it, all the way down."""
+    """Return the case with `Closed` members at all levels, as answers have them."""
     layers = tuple(
         MembersLayer(
             tuple((name, (Closed(below),)) for name, below in layer.properties),

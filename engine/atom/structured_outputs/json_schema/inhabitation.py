@@ -44,7 +44,7 @@ class Inhabitation:
         return [case for case in self.expansion.cases(conjunction) if self._lives(case, whole)]
 
     def live_types(self, conjunction: Conjunction, case: Case) -> frozenset[str]:
-        """The types that a value of the case may have; for cases that list no values."""
+        """Return the types that a value of the case may have; for cases that list no values."""
         whole = conjunction in self._whole
         return frozenset(kind for kind in case.types if self._has(case, kind, whole))
 
@@ -56,7 +56,7 @@ class Inhabitation:
         return replace(plan, prefix=plan.prefix[: plan.least], high=plan.least, low=plan.least)
 
     def values(self, case: Case) -> list[object]:
-        """The listed values of a case that fit it."""
+        """Return the listed values of a case that fit it."""
         return [one for one in case.values or () if self._holding.fits_case(case, one)]
 
     def members(self, case: Case) -> MemberPlan:
@@ -77,7 +77,7 @@ class Inhabitation:
         return found
 
     def emptiest(self, root: Conjunction) -> Conjunction:
-        """The deepest conjunction that leaves one above it without a value."""
+        """Return the deepest conjunction that leaves one above it without a value."""
         seen = {root: None}
         found = root
         while True:
@@ -205,7 +205,7 @@ class Inhabitation:
 
 
 def literals(case: Case, kind: str) -> list[str]:
-    """JSON's words for the values null, or true and false, that a case takes."""
+    """Return JSON's words for the values null, or true and false, that a case allows."""
     known: dict[str, dict[str, bool | None]] = {
         "null": {"null": None},
         "boolean": {"true": True, "false": False},

@@ -40,7 +40,7 @@ class UnkeptError(SchemaError):
 
 
 def place(path: Path) -> str:
-    """A path within the schema as errors write it: $.properties.a[0]."""
+    """Return a path within the schema as errors write it: $.properties.a[0]."""
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
 
 
@@ -164,7 +164,7 @@ _NAMED = ("properties", "patternProperties", "dependentSchemas", "dependencies",
 
 
 def check_keywords(schema: dict[str, Any], path: Path) -> None:
-    """Raises `SchemaError` for the first keyword that is refused or has a value it cannot have."""
+    """Raise `SchemaError` for the first keyword that is refused or has an invalid value."""
     for keyword, value in schema.items():
         if keyword in REFUSED:
             raise refusal(path, keyword, f"is not kept by this server; {REFUSED[keyword]} instead")

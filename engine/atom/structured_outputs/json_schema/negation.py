@@ -50,7 +50,8 @@ class Negation:
         self._expansion = expansion
 
     def cases(self, schema: Schema, path: Path) -> list[Case]:
-        """Raises `SchemaError` naming the keyword whose opposite is not kept."""
+        """Return the cases of the values that the schema does not accept. Raises `SchemaError`
+        naming the keyword whose opposite is not supported."""
         if "$ref" in schema and self._expansion.document.refs_stand_alone:
             schema = {"$ref": schema["$ref"]}
         found: dict[Case, None] = {}
@@ -124,7 +125,7 @@ _BOUNDS_SAID = frozenset(_BOUNDS)
 
 
 def _outside(schema: Schema, path: Path) -> Iterator[Case]:
-    """Numbers below the lower bound or above the upper one."""
+    """Yield the cases of numbers below the lower bound or above the upper one."""
     own = own_case({key: schema[key] for key in _BOUNDS if key in schema}, path)
     if own is None or own.numbers.is_empty:
         yield Case(NUMERIC)

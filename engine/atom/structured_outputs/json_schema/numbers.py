@@ -122,7 +122,7 @@ def _tens(low: int | None, high: int | None, step: int) -> Node:
 
 
 def whole_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
-    """The least and the largest whole number within the bounds."""
+    """Return the least and the largest whole number within the bounds."""
     low = None if numbers.low is None else ceil(numbers.low)
     high = None if numbers.high is None else floor(numbers.high)
     if low is not None and low == numbers.low and numbers.low_open:
@@ -133,7 +133,7 @@ def whole_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
 
 
 def _check_binary(numbers: Numbers) -> None:
-    """Validators divide doubles: a divisor that is none exactly must be near enough to one."""
+    """Refuse a divisor that is too far from its double, since validators divide doubles."""
     for one in numbers.divisors:
         if isinstance(one, Decimal) and abs(Fraction(float(one)) / Fraction(one) - 1) > _HALF_UNIT:
             raise _not_kept(one)

@@ -97,7 +97,7 @@ def _texts(schema: Schema) -> Texts:
 
 
 def check_patterns(schema: Schema, path: Path) -> None:
-    """Raises `SchemaError` for an expression that is not kept."""
+    """Raise `SchemaError` for an expression that is not supported."""
     patterns = [("pattern", schema["pattern"])] if "pattern" in schema else []
     patterns += [("patternProperties", one) for one in schema.get("patternProperties", ())]
     for keyword, pattern in patterns:
@@ -155,7 +155,7 @@ def _members(schema: Schema, path: Path) -> Members:
 
 
 def without(name: str) -> Case:
-    """Objects that lack a member, and all other values."""
+    """Return the case of objects that lack a member, and of all other values."""
     return Case(members=Members((MembersLayer(((name, NOTHING),), given=None),)))
 
 

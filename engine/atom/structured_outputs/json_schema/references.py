@@ -41,7 +41,7 @@ class SchemaDocument:
         return self.dialect is not None and self.dialect <= 7
 
     def at(self, path: Path) -> Any:
-        """The value at a path, made ones included."""
+        """Return the value at a path, including converted ones."""
         if path in self._made:
             return self._made[path]
         found = self._root
@@ -120,7 +120,7 @@ class SchemaDocument:
         return self._resources[self._base(path)]
 
     def _base(self, path: Path) -> str:
-        """The URI of the resource that a place is in."""
+        """Return the URI of the resource that contains a place."""
         base, found = "", self._root
         for part in (None, *path):
             found = found if part is None else self._below(found, part)

@@ -41,7 +41,7 @@ class Row:
 
 
 def write_row(row: Row, comma: str, writer: GrammarWriter) -> str:
-    """An element of the grammar. Raises `SchemaError` when it would be too large."""
+    """Write a row as an element of the grammar. Raises `SchemaError` if it would be too large."""
     return _Row(row, comma, writer).element()
 
 

@@ -49,7 +49,7 @@ class SchemaGrammar:
         self._free = ""
 
     def value(self, conjunction: Conjunction) -> str:
-        """The rule of a conjunction that some value fits. Raises `SchemaError`."""
+        """Return the rule of a conjunction that has a value. Raises `SchemaError`."""
         name = self._rules.get(conjunction)
         if name is None:
             name = self._rules[conjunction] = self._writer.reserve("v")
@@ -61,7 +61,8 @@ class SchemaGrammar:
         return name
 
     def bare_value(self, conjunction: Conjunction) -> str:
-        """The rule of the same values, strings without quotes and escapes. Raises `SchemaError`."""
+        """Return the rule of the same values, with strings without quotes and escapes. Raises
+        `SchemaError`."""
         options: list[str] = []
         with self._inhabitation.expansion.placing(conjunction):
             for case in self._inhabitation.live_cases(conjunction):

@@ -17,7 +17,7 @@ Bounds = tuple[int, int | None]
 
 
 def write_set(items: Sequence[str], bounds: Bounds, comma: str, writer: GrammarWriter) -> str:
-    """An element of the grammar; bounds: of the number of items."""
+    """Write a set as an element of the grammar; bounds: of the number of items."""
     if len(items) > _ANY_ORDER:
         return write_row(Row([Part(item) for item in items], None, *bounds), comma, writer)
     return _left(frozenset(range(len(items))), items, bounds, (comma, writer))

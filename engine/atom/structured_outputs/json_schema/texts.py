@@ -59,7 +59,8 @@ class TextLanguage:
 
 
 def text_language(case: Case) -> TextLanguage:
-    """Raises `SchemaError` when its conditions are not kept."""
+    """Return the language of a case's texts. Raises `SchemaError` if its conditions are not
+    supported."""
     names = tuple(sorted({value for value in case.excluded if isinstance(value, str)}))
     return _language(case.texts, names)
 
@@ -126,7 +127,7 @@ def _worked_out(texts: Texts, excluded: tuple[str, ...]) -> TextLanguage:
 
 
 def _with_lengths_inside(texts: Texts, wanted: list[Node]) -> tuple[Texts, list[Node]]:
-    """The bounds of length put into the one expression, as far as that is simple."""
+    """Move the bounds of length into the single expression, if that is simple."""
     if len(wanted) != 1:
         return texts, wanted
     (node,) = wanted
@@ -147,7 +148,7 @@ def _with_lengths_inside(texts: Texts, wanted: list[Node]) -> tuple[Texts, list[
 
 
 def _shared_out(node: Node, high: int) -> Node:
-    """An expression whose endless parts of one character each get a share of the length."""
+    """Divide the length among an expression's unbounded parts of one character each."""
     if isinstance(node, Choice):
         return choice(*(_shared_out(option, high) for option in node.options))
     parts = node.parts if isinstance(node, Sequence) else (node,)

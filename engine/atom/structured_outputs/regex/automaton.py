@@ -35,7 +35,8 @@ class Condition(Protocol):
         """Give the state before the first character."""
 
     def sets(self) -> Iterable[CharacterSet]:
-        """Characters in the same of these are the same to it."""
+        """Return the sets that the condition distinguishes: it treats characters in the same sets
+        alike."""
 
     def step(self, state: Any, code: int) -> Hashable:
         """Return the state after a character; None if no text continues from there."""
@@ -123,7 +124,7 @@ class Automaton:
 
 
 def build_automaton(conditions: Sequence[Condition]) -> Automaton:
-    """Raises `RegexError` when it would be too large."""
+    """Build the automaton of the conditions. Raises `RegexError` if it would be too large."""
     classes = _classes(found for condition in conditions for found in condition.sets())
     samples = [allowed.ranges[0][0] for allowed in classes]
     start = tuple(condition.start for condition in conditions)

@@ -63,7 +63,7 @@ class CharacterSet:
 
 
 def of_ranges(ranges: Iterable[tuple[int, int]]) -> CharacterSet:
-    """The set of all characters in any of the ranges; surrogates are left out."""
+    """Return the set of all characters in any of the ranges; surrogates are left out."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(_without_surrogates(ranges)):
         if merged and first <= merged[-1][1] + 1:
@@ -82,12 +82,12 @@ def _without_surrogates(ranges: Iterable[tuple[int, int]]) -> Iterable[tuple[int
 
 
 def of_text(characters: str) -> CharacterSet:
-    """The set of a text's characters."""
+    """Return the set of a text's characters."""
     return of_ranges((ord(character), ord(character)) for character in characters)
 
 
 def of_code(code: int) -> CharacterSet:
-    """The set of one character."""
+    """Return the set of one character."""
     return of_ranges([(code, code)])
 
 

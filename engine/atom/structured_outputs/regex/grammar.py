@@ -83,7 +83,7 @@ def counted_characters(allowed: CharacterSet, low: int, high: int, encoding: Enc
 
 
 def _sequence(node: Sequence, encoding: Encoding) -> list[str]:
-    """Single characters in a row become one literal."""
+    """Write a sequence; adjacent single characters become one literal."""
     found, run = [], ""
     for part in (*node.parts, None):
         only = part.allowed.only if isinstance(part, Characters) else None
@@ -99,7 +99,7 @@ def _sequence(node: Sequence, encoding: Encoding) -> list[str]:
 
 
 def literal(text: str, encoding: Encoding) -> str:
-    """A literal of the grammar."""
+    """Write a literal of the grammar."""
     return quoted(text if encoding is Encoding.TEXT else quoted(text)[1:-1])
 
 

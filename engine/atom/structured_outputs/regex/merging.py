@@ -13,7 +13,7 @@ _PASSES = 3
 
 
 def merged(moves: list[Moves], accepting: set[int]) -> tuple[list[Moves], set[int]]:
-    """An automaton of the same texts with fewer states; the start stays state 0."""
+    """Return an automaton of the same texts with fewer states; the start stays state 0."""
     if len(moves) <= _MINIMAL:
         return _renamed(moves, accepting, _groups(moves, accepting))
     for _ in range(_PASSES):
@@ -25,7 +25,7 @@ def merged(moves: list[Moves], accepting: set[int]) -> tuple[list[Moves], set[in
 
 
 def _groups(moves: list[Moves], accepting: set[int]) -> list[int]:
-    """Number for each state its class of equivalent states."""
+    """Return for each state the number of its class of equivalent states."""
     groups, count = [int(state in accepting) for state in range(len(moves))], 0
     while True:
         numbers: dict[object, int] = {}

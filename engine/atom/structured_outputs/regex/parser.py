@@ -55,7 +55,7 @@ _REFUSED_ESCAPES = {
 
 
 def parse(text: str, *, loose: bool = False) -> Node:
-    """The expression's tree. Raises `RegexError`."""
+    """Parse the expression into a tree. Raises `RegexError`."""
     if len(text) > MAX_CHARS:
         raise RegexError(f"it has {len(text)} characters; at most {MAX_CHARS} are kept")
     return _Parser(text, loose).read()

@@ -33,7 +33,7 @@ _MAX_BRANCHES = 64
 
 @lru_cache(maxsize=512)
 def searched(text: str, *, loose: bool = False) -> Node:
-    """All texts in which the expression is found somewhere. Raises `RegexError`."""
+    """Return all texts that contain a match of the expression. Raises `RegexError`."""
     found = []
     for branch in _branches(parse(text, loose=loose)):
         if nullable(branch.body) and not (branch.at_start and branch.at_end):
@@ -45,7 +45,7 @@ def searched(text: str, *, loose: bool = False) -> Node:
 
 
 def matched(text: str) -> Node:
-    """All texts that the expression spans from start to end. Raises `RegexError`."""
+    """Return all texts that the expression matches from start to end. Raises `RegexError`."""
     return choice(*(branch.body for branch in _branches(parse(text))))
 
 
@@ -82,7 +82,8 @@ def _least(parts: list[Node]) -> list[Node]:
 
 
 def _branches(node: Node) -> list[_Branch]:
-    """Raises `RegexError` for anchors within a repetition, or too many ways."""
+    """Return the branches of the tree. Raises `RegexError` for anchors within a repetition, or too
+    many branches."""
     if not _has_anchor(node):
         return [_Branch(False, node, False)]
     match node:

@@ -56,7 +56,7 @@ ANY_TEXT = Repeat(Characters(EVERY), 0, None)
 
 
 def sequence(*parts: Node) -> Node:
-    """Parts in a row, without sequences in it."""
+    """Make a sequence of the parts, without nested sequences."""
     flat: list[Node] = []
     for part in parts:
         if part == NEVER:
@@ -100,7 +100,7 @@ def _without_empty(node: Node) -> Node:
 
 
 def literal(text: str) -> Node:
-    """The text itself."""
+    """Return the tree of the text itself."""
     return sequence(*(Characters(of_code(ord(character))) for character in text))
 
 

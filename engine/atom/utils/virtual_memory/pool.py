@@ -51,12 +51,12 @@ class VirtualMemoryPool:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
 
     def allocating(self) -> AbstractContextManager[None]:
-        """A context in which torch allocates from the pool."""
+        """Return a context in which torch allocates from the pool."""
         return torch.cuda.use_mem_pool(self._pool)
 
     @property
     def id(self) -> tuple[int, int]:
-        """Torch's handle of the pool, by which graphs are captured in it."""
+        """Return torch's handle of the pool, with which graphs are captured in it."""
         return self._pool.id
 
     @property
@@ -85,7 +85,7 @@ def _problem(library: ctypes.CDLL) -> str:
 
 @cache
 def _library() -> tuple[str, ctypes.CDLL]:
-    """The library, and its path. Raises `BuildError` and `VirtualMemoryError`."""
+    """Load the library; return it and its path. Raises `BuildError` and `VirtualMemoryError`."""
     driver, prefix = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so", "cu")
     with built_library(SOURCES, find_toolchain()) as path:
         try:
@@ -101,8 +101,8 @@ def _library() -> tuple[str, ctypes.CDLL]:
 
 
 def _loaded(name: str) -> str:
-    """The path of a library that torch has loaded already, whatever version it has; its name where
-    it has not."""
+    """Return the path of a library that torch has loaded already, of any version; its name if it
+    has not."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.rpartition(" ")[2]
         if Path(path).name.startswith(name):

@@ -28,8 +28,8 @@ class TiledCache:
 
     @property
     def v_plain(self) -> torch.Tensor:
-        """The values with the shape [N, Hkv, D, S] that `reshape_and_cache` expects, which writes
-        AITER's order into it nevertheless (its asm_layout)."""
+        """Return the values with the shape [N, Hkv, D, S] that `reshape_and_cache` expects,
+        although it writes them in AITER's order (its asm_layout)."""
         blocks, heads, chunks, dim, x = self.v.shape
         return self.v.view(blocks, heads, dim, chunks * x)
 
@@ -60,7 +60,7 @@ class PromptKeys:
 
 
 def prompt_keys(step: AttentionMetaData, block_size: int) -> PromptKeys:
-    """Worked out once a step, for all layers."""
+    """Return the places of prompts' keys, computed once a step for all layers."""
     key = "aiter.prompt_keys"
     found: PromptKeys | None = step.per_step.get(key)
     if found is None:
@@ -79,7 +79,7 @@ def prompt_keys(step: AttentionMetaData, block_size: int) -> PromptKeys:
 
 
 def gather(cache: TiledCache, keys: PromptKeys, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """Keys and values [K, Hkv, D] of these tokens, in dtype."""
+    """Gather keys and values [K, Hkv, D] of these tokens, in dtype."""
     block, offset, x = keys.block, keys.offset, cache.k.shape[-1]
     # float8 tensors are not indexed everywhere; their bytes are.
     k = _bytes(cache.k)[block, :, :, offset].flatten(2).view(cache.k.dtype)

@@ -25,7 +25,7 @@ class Card:
 
     @property
     def fp8(self) -> torch.dtype:
-        """The e4m3 of its matrix cores."""
+        """Return the e4m3 type of the card's matrix cores."""
         return torch.float8_e4m3fnuz if self.architecture == "gfx942" else torch.float8_e4m3fn
 
     @property

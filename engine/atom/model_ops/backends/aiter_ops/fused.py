@@ -40,7 +40,7 @@ class NormedProducts:
     def _quantised(
         self, stream: Stream, norm: NormWeight, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor, Stream]:
-        """The normed tokens' codes and scales [T, 1], and the settled stream."""
+        """Norm and quantise: return the tokens' codes and scales [T, 1], and the settled stream."""
         residual = stream.residual.contiguous()
         scale = torch.empty((len(residual), 1), dtype=torch.float32, device=residual.device)
         codes = torch.empty(residual.shape, dtype=dtype, device=residual.device)

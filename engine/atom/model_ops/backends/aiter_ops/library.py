@@ -75,7 +75,7 @@ class Library:
         return function
 
     def reasons_without(self, *names: str) -> tuple[str, ...]:
-        """A reason for each of these that this release lacks."""
+        """Return a reason for each of these functions that this release lacks."""
         return tuple(
             f"aiter {self.version} has no {name} ({self.missing[name]})"
             for name in names

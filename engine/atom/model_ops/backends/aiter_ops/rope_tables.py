@@ -28,7 +28,7 @@ class RopeTables:
     def halves(
         self, cos_sin: torch.Tensor, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines, [positions, 1, 1, D / 2] each."""
+        """Return the cosines and sines, [positions, 1, 1, D / 2] each."""
         made: tuple[torch.Tensor, torch.Tensor] | None = self._halves.get(cos_sin)
         if made is None or made[0].dtype is not dtype:
             cos, sin = (

@@ -298,7 +298,7 @@ def shared_programs(programs: int, device: torch.device) -> int:
 
 
 def empty_parts(step: AttentionMetaData, heads: int, dim: int) -> Parts:
-    """Room for the splits of a step's decodes, as _attention_kernel leaves them."""
+    """Allocate the splits' results of a step's decodes, as _attention_kernel writes them."""
     size = (step.num_decodes, heads, most_splits(step.max_context_len))
     device = step.context_lens.device
     partial = torch.empty((*size, dim), dtype=torch.float32, device=device)

@@ -150,7 +150,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 
 def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """The product's leaves [leaves, T, out] float32, a bias within the first."""
+    """Compute the product's leaves [leaves, T, out] float32, with the bias in the first."""
     size = (leaves_of(w, _LEAF_MULTIPLE), x.shape[0], w.outputs)
     parts = torch.empty(size, dtype=torch.float32, device=x.device)
     multiply(x[None], w.data[None], parts[:, None], w.bias)

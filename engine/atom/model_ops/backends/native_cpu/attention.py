@@ -90,7 +90,7 @@ def _empty_result(q: torch.Tensor, shape: AttentionShape, cache: LayerCache) -> 
 
 
 def _long_prompts(step: AttentionMetaData) -> list[int]:
-    """The rows that torch's attention takes."""
+    """Return the rows that torch's attention computes."""
     if step.max_query_len * step.max_context_len <= _LONG_SCORES:
         return []
     scores = step.query_starts.diff() * step.context_lens
@@ -111,7 +111,7 @@ class _Rows:
 def _attend(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, rows: _Rows, out: torch.Tensor
 ) -> None:
-    """The rows, by the kernel."""
+    """Attend with the rows, by the kernel."""
     step, first, end = rows.step, rows.first, rows.end
     tables = step.block_tables[first:end]
     wrong = library().atom_attention(

@@ -74,8 +74,8 @@ def library() -> SimpleNamespace:
 
 
 def _traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The profiler sees only what torch itself calls; it is asked first, since a record costs more
-    than a small kernel."""
+    """Wrap a kernel so that torch's profiler records it. A record costs more than a small kernel,
+    so it is only made while the profiler runs."""
 
     def call(*arguments: Any) -> Any:
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ def why_not() -> str | None:
 
 
 def floats(tensor: torch.Tensor) -> int:
-    """The address of a contiguous float32 tensor; raises `TypeError` for any other."""
+    """Return the address of a contiguous float32 tensor; raises `TypeError` for any other."""
     if tensor.dtype is not torch.float32 or not tensor.is_contiguous():
         raise TypeError(f"contiguous float32 expected, not {tensor.dtype} {tensor.stride()}")
     return tensor.data_ptr()
@@ -109,7 +109,7 @@ def optional_floats(tensor: torch.Tensor | None) -> int | None:
 
 
 def integers(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    """The address of a contiguous tensor of integers; raises `TypeError` for any other."""
+    """Return the address of a contiguous tensor of integers; raises `TypeError` for any other."""
     if tensor.dtype is not dtype or not tensor.is_contiguous():
         raise TypeError(f"contiguous {dtype} expected, not {tensor.dtype} {tensor.stride()}")
     return tensor.data_ptr()

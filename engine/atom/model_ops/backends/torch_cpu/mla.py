@@ -75,7 +75,8 @@ def _by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.
 
 
 def _absorb(q: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tensor:
-    """Queries [n, Hq, nope + rope] → [n, Hq, entry], whose products with entries are the scores."""
+    """Absorb queries [n, Hq, nope + rope] → [n, Hq, entry], whose products with entries are the
+    scores."""
     keys, _ = _by_head(up, shape)
     still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
     absorbed = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)
@@ -83,7 +84,7 @@ def _absorb(q: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tens
 
 
 def _values(found: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tensor:
-    """Weighted latents [n, Hq, rank] → [n, Hq, value]."""
+    """Project weighted latents [n, Hq, rank] → [n, Hq, value]."""
     _, values = _by_head(up, shape)
     return torch.bmm(found.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)
 
@@ -95,7 +96,7 @@ def _decode(
     cache: LatentCache,
     shape: LatentShape,
 ) -> None:
-    """Weighted latents of the group's rows, into found [R, Hq, rank]."""
+    """Compute the weighted latents of the group's rows, into found [R, Hq, rank]."""
     q = absorbed if group.rows is None else absorbed.index_select(0, group.rows)
     rows, longest = group.mask.shape[0], group.mask.shape[3]
     context = gather_entries(cache, group.tokens, q.dtype, slots=True)
@@ -109,7 +110,7 @@ def _decode(
 
 
 def _context(cache: LatentCache, row: PromptRow, dtype: torch.dtype) -> torch.Tensor:
-    """The row's tokens [length, entry]."""
+    """Return the row's tokens [length, entry]."""
     blocks = row.table[: -(-row.length // cache.block_size)]
     return gather_entries(cache, blocks, dtype).flatten(0, 1)[: row.length]
 
@@ -117,7 +118,7 @@ def _context(cache: LatentCache, row: PromptRow, dtype: torch.dtype) -> torch.Te
 def _attend_folded(
     q: torch.Tensor, context: torch.Tensor, shape: LatentShape, up: LinearWeight
 ) -> torch.Tensor:
-    """The last n tokens of a context, q [n, Hq, nope + rope] → [n, Hq, value]."""
+    """Attend with the last n tokens of a context, q [n, Hq, nope + rope] → [n, Hq, value]."""
     count, length = q.shape[0], context.shape[0]
     absorbed = _absorb(q, shape, up)
     found = torch.empty((count, shape.num_heads, shape.kv_rank), dtype=q.dtype)

@@ -54,7 +54,7 @@ def paged_attention(
 def _decode(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    """All one-token rows together, each padded to the longest context and masked."""
+    """Attend with all one-token rows together, each padded to the longest context and masked."""
     rows = q.shape[0]
     lengths = step.context_lens[:rows]
     longest = max(1, int(lengths.max()))

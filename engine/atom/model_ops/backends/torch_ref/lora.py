@@ -30,7 +30,7 @@ def add_lora(
 
 
 def _groups(tokens: LoraTokens) -> list[tuple[int, torch.Tensor]]:
-    """The tokens [n] int64 of each adapter that has any, found once a step."""
+    """Return the tokens [n] int64 of each adapter that has any, computed once a step."""
     found: list[tuple[int, torch.Tensor]] | None = tokens.per_step.get(_GROUPS)
     if found is None:
         slots = tokens.slots.unique().tolist()

@@ -39,8 +39,8 @@ def sample_vocab_shard(
 def _race(
     logits: torch.Tensor, first_group: int, sampling: SamplingTensors
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The winner by its place in logits, whose groups count from first_group, and the logarithm of
-    its group's clock."""
+    """Return the winner by its place in logits, whose groups count from first_group, and the
+    logarithm of its group's clock."""
     rows, vocab = logits.shape
     temperature = torch.where(sampling.temperature == 0, 1.0, sampling.temperature)
     groups = -(-vocab // GROUP)

@@ -59,7 +59,7 @@ def _act_and_mul_kernel(
 
 
 def gating(activation: Gating) -> dict[str, float]:
-    """A kernel's constants for `gated`."""
+    """Return a kernel's constants for `gated`."""
     if isinstance(activation, ClampedSwiGLU):
         return {"KIND": _CLAMPED, "ALPHA": activation.alpha, "LIMIT": activation.limit}
     if isinstance(activation, ClampedSiLU):
@@ -68,7 +68,7 @@ def gating(activation: Gating) -> dict[str, float]:
 
 
 def gate_constants(activation: Gating) -> tuple[tl.constexpr, tl.constexpr, tl.constexpr]:
-    """`gating` as the one argument of a kernel: kind, alpha and limit."""
+    """Return `gating` as a single argument of a kernel: kind, alpha and limit."""
     kind, alpha, limit = map(tl.constexpr, gating(activation).values())
     return kind, alpha, limit
 

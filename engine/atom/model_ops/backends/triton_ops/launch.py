@@ -20,7 +20,7 @@ _INTERPRETED_UNITS = 4
 
 @cache
 def compute_units(device: torch.device) -> int:
-    """Multiprocessors (CUDA) or compute units (ROCm)."""
+    """Return the number of multiprocessors (CUDA) or compute units (ROCm)."""
     if device.type == "cpu":
         return _INTERPRETED_UNITS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -45,14 +45,15 @@ def next_power_of_2(n: int) -> int:
 
 @triton.constexpr_function  # type: ignore[untyped-decorator]
 def head_lanes(head_dim: int) -> int:
-    """Lanes that a kernel gives to a head: a power of two, and as many as a tensor core takes."""
+    """Return the lanes that a kernel gives to a head: a power of two, and at least a tensor core's
+    16."""
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
 @triton.constexpr_function  # type: ignore[untyped-decorator]
 def group_lanes(group: int) -> int:
-    """Rows that decode attention gives to the query heads of a KV head: a tensor core's tile has 16
-    of them at least."""
+    """Return the rows that decode attention gives to the query heads of a KV head: at least a
+    tensor core's 16."""
     return max(16, 1 << (group - 1).bit_length())
 
 
@@ -79,7 +80,7 @@ def cache_pointers(
 
 
 def fp8_limit(cache: LatentCache | IndexCache) -> float:
-    """The largest number of a cache in fp8; 0 of a plain one."""
+    """Return the largest number of an fp8 cache; 0 for a plain one."""
     if cache.scale is None:
         return 0.0
     stored = cache.entries if isinstance(cache, LatentCache) else cache.keys

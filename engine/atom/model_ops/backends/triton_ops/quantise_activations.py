@@ -68,7 +68,7 @@ def _rows_kernel(x_ptr, codes_ptr, scales_ptr, K, BLOCK: tl.constexpr, LIMIT: tl
 
 
 def fp8_limit(dtype: torch.dtype) -> float:
-    """The largest number of an fp8 type."""
+    """Return the largest number of an fp8 type."""
     return float(torch.finfo(dtype).max)
 
 

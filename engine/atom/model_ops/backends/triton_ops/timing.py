@@ -24,7 +24,7 @@ def copies_beyond_cache(bytes_per_call: int, most: int = 200) -> int:
 
 
 def graph_microseconds(calls: Sequence[Callable[[], object]], replays: int = 5) -> float:
-    """Median time of one call, in microseconds."""
+    """Return the median time of one call, in microseconds."""
     repeats = math.ceil(_MIN_LAUNCHES / len(calls))
     calls[0]()  # compiles, allocates workspaces
     torch.cuda.synchronize()

@@ -33,8 +33,8 @@ _COLUMNS_OF_DIE = 4
 
 
 def dies_by_units(architecture: str, compute_units: int) -> int:
-    """XCDs of a card, or of the part of it that is partitioned off as a device. architecture: its
-    gfx name; 1 where its units are no whole dies that are known."""
+    """Return the XCDs of a card, or of the partition of it that is a device. architecture: its gfx
+    name; 1 if its units are not a number of whole known dies."""
     units = _UNITS_OF_DIE.get(architecture, compute_units)
     return compute_units // units if compute_units and compute_units % units == 0 else 1
 
@@ -52,12 +52,13 @@ def card_dies(device: torch.device) -> int:
 
 
 def product_dies(device: torch.device, token_tiles: int) -> int:
-    """For `product_tile`: with one tile of tokens no two programs read the same of a matrix."""
+    """Return the dies for `product_tile`: 1 with one tile of tokens, since no two programs then
+    read the same part of a matrix."""
     return card_dies(device) if token_tiles > 1 else 1
 
 
 def head_dies(device: torch.device, heads: int) -> int:
-    """For `head_tile`: groups of dies that get as many heads each."""
+    """Return the dies for `head_tile`: groups of dies that get as many heads each."""
     return math.gcd(card_dies(device), heads)
 
 

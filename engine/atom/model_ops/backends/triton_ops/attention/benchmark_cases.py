@@ -38,7 +38,7 @@ class AttentionCase:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values that one call must read."""
+        """Return the bytes of keys and values that one call must read."""
         return 4 * self.shape.num_kv_heads * self.shape.head_dim * sum(self.contexts)
 
     @property
@@ -63,8 +63,8 @@ def attention_case(
     copies: int = 1,
     contiguous: bool = False,
 ) -> AttentionCase:
-    """Rows of one query come first, the longest in front, as the scheduler orders them. contiguous:
-    tables of ascending blocks instead of random."""
+    """Make a case in the scheduler's order: rows of one query first, the longest in front.
+    contiguous: tables of ascending blocks instead of random."""
     device = torch.device("cuda")
     order_of = sorted(range(len(contexts)), key=lambda row: (queries[row] > 1, -contexts[row]))
     contexts, queries = [contexts[row] for row in order_of], [queries[row] for row in order_of]

@@ -166,7 +166,7 @@ def decode_launch(
 def decode_attention(
     q: torch.Tensor, layer: LayerStep, out: torch.Tensor, config: DecodeConfig | None = None
 ) -> None:
-    """Attention of a step's first rows, as many as q and out [R, Hq, D] have; the cache holds the
+    """Attend with a step's first rows, as many as q and out [R, Hq, D] have; the cache holds the
     newest token of each."""
     launch = decode_launch(layer, out, q.element_size(), config)
     shape, step, splits = layer.shape, layer.step, launch.splits

@@ -139,7 +139,7 @@ def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[Equal
 def spans_between(
     others: Iterable[EqualPrompts | LongChunk], step: AttentionMetaData, tokens: int
 ) -> Iterator[RowSpan]:
-    """The rows that are neither decodes nor of the others."""
+    """Yield the spans of rows that are neither decodes nor in `others`."""
     row = token = step.num_decodes
     taken = (
         (one.row, one.first_token, 1, one.length)

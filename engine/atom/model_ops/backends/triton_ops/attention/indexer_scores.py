@@ -148,8 +148,8 @@ def index_scores(
     step: AttentionMetaData,
     piece: Piece,
 ) -> torch.Tensor:
-    """Scores [tokens of the piece, width] float32 of rotated queries, as far as each reaches and
-    where that is more than top_k tokens; undefined elsewhere."""
+    """Compute scores [tokens of the piece, width] float32 of rotated queries, as far as each
+    reaches, for queries that reach more than top_k tokens; undefined elsewhere."""
     q, tables = tokens.q, step.block_tables
     rows = step.context_lens.shape[0]
     scores = torch.empty((piece.tokens, piece.width), dtype=torch.float32, device=q.device)

@@ -118,7 +118,8 @@ def index_select(
     *,
     block_size: int,
 ) -> None:
-    """Slots of the piece's tokens by their scores [tokens, width], into selected [T, top_k]."""
+    """Select slots of the piece's tokens by their scores [tokens, width], into selected [T,
+    top_k]."""
     tables = step.block_tables
     chunk = _CHUNK if selected.is_cuda else _INTERPRETED_CHUNK
     _index_select_kernel[(piece.tokens,)](

@@ -89,8 +89,8 @@ def is_for_library(q: torch.Tensor, layer: LayerStep, chunk: LongChunk) -> bool:
 
 
 def chunk_attention(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor) -> None:
-    """q, out [T, Hq, D] of the whole step; all but the head of a chunk that `is_for_library` is
-    computed. The cache holds its keys and values."""
+    """Attend with a chunk that `is_for_library`, except its head. q, out [T, Hq, D] are of the
+    whole step. The cache holds the chunk's keys and values."""
     _attend_tiles(q, layer, chunk, out)
     done = chunk.head + sum(chunk.tiles)
     if done < chunk.length:
@@ -121,7 +121,7 @@ def _attend_tiles(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torc
 def _gathered(
     layer: LayerStep, row: int, piece: Piece, scratch: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The piece's keys and values, [length, Hkv, D] each, in the scratch."""
+    """Gather the piece's keys and values, [length, Hkv, D] each, in the scratch."""
     cache, tables = layer.cache, layer.step.block_tables
     keys, values = scratch[0, : piece.length], scratch[1, : piece.length]
     width = layer.shape.num_kv_heads * layer.shape.head_dim
@@ -138,7 +138,7 @@ def _gathered(
 def _merge(
     out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor
 ) -> None:
-    """part [Q, Hq, D] and part_lse [Hq, Q] into out and the leading columns of lse."""
+    """Merge part [Q, Hq, D] and part_lse [Hq, Q] into out and the leading columns of lse."""
     tokens, heads, head_dim = part.shape
     lanes = next_power_of_2(head_dim)
     _merge_kernel[(triton.cdiv(tokens, _MERGED_TOKENS), heads)](

@@ -106,7 +106,7 @@ def by_head(
 def _up_projected(
     tokens: LatentTokens, shape: LatentShape, up: LinearWeight, group: EqualPrompts
 ) -> torch.Tensor:
-    """The leading tokens of the group's prompts, [rows · leading, Hq, value]."""
+    """Attend with the leading tokens of the group's prompts → [rows · leading, Hq, value]."""
     own = slice(group.first_token, group.first_token + group.rows * group.leading)
     latent, key = tokens.entries[own].split([shape.kv_rank, shape.rope_dim], dim=-1)
     projected = F.linear(latent, up.data).unflatten(1, (shape.num_heads, -1))

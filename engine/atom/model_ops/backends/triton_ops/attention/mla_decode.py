@@ -92,8 +92,8 @@ def _mla_decode_kernel(
 
 
 def mla_config(launch: MlaLaunch, device: torch.device) -> DecodeConfig:
-    """Tiles of a decode, measured on an H200 with 16 and 128 heads in bfloat16; other cards' local
-    memory holds two of them."""
+    """Return the tiles of a decode, measured on an H200 with 16 and 128 heads in bfloat16; other
+    cards' local memory holds two of them."""
     is_measured = device.type == "cuda" and not torch.version.hip
     if not is_measured or torch.cuda.get_device_capability(device) < (9, 0):
         return DecodeConfig(launch.block_n, launch.num_warps, 2, 4, _MOST_SPLITS)
@@ -109,8 +109,8 @@ def mla_decode(
     cache: LatentCache,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    """The step's first rows, as many as absorbed [R, Hq, rank] and q_rope [R, Hq, rope] have →
-    weighted latents [R, Hq, rank]."""
+    """Attend with the step's first rows, as many as absorbed [R, Hq, rank] and q_rope [R, Hq, rope]
+    have → weighted latents [R, Hq, rank]."""
     rows, heads = absorbed.shape[:2]
     launch = mla_launch(shape, absorbed.dtype)
     config = mla_config(launch, absorbed.device)

@@ -101,8 +101,8 @@ def mla_prefill(
     span: RowSpan,
     out: torch.Tensor,
 ) -> None:
-    """queries: absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of the whole step; of out [T, Hq,
-    rank], weighted latents, the rows of `span` are computed."""
+    """Attend with the rows of `span`. queries: absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of
+    the whole step; out [T, Hq, rank]: weighted latents."""
     shape, cache, step = layer.shape, layer.cache, layer.step
     (absorbed, q_rope), tables = queries, step.block_tables
     launch = mla_launch(shape, absorbed.dtype)

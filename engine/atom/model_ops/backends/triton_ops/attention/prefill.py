@@ -198,7 +198,7 @@ def prefill_attention(
     out: torch.Tensor,
     config: PrefillConfig | None = None,
 ) -> None:
-    """q, out [T, Hq, D] of the whole step; the rows of `span` are computed."""
+    """Attend with the rows of `span`; q, out [T, Hq, D] are of the whole step."""
     shape, cache, step = layer.shape, layer.cache, layer.step
     lanes = head_lanes(shape.head_dim)
     config = config or prefill_config(q.device, lanes, q.element_size())

@@ -141,8 +141,8 @@ def qk_norm_rope_store(
     first_token: int = 0,
     keep_keys: bool = False,
 ) -> torch.Tensor:
-    """first_token: those before it are left alone, and their q is undefined; keep_keys: also leave
-    the rotated keys in their places of qkv."""
+    """Compute `qk_norm_rope_store` from first_token on; q of earlier tokens is undefined.
+    keep_keys: also store the rotated keys in their places of qkv."""
     end_token = qkv.shape[0]
     q = torch.empty(
         (end_token, shape.num_heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device

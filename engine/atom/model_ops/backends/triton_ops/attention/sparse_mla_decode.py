@@ -116,8 +116,8 @@ def sparse_mla_decode(
     cache: LatentCache,
     selected: torch.Tensor,
 ) -> torch.Tensor:
-    """queries: absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of tokens with slots selected
-    [T, top_k] → weighted latents [T, Hq, rank]."""
+    """Attend with queries, absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of tokens with slots
+    selected [T, top_k] → weighted latents [T, Hq, rank]."""
     (absorbed, q_rope), (tokens, top_k) = queries, selected.shape
     device, heads = absorbed.device, shape.num_heads
     launch = mla_launch(shape, absorbed.dtype)

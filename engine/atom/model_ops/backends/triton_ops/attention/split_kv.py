@@ -202,7 +202,7 @@ def combine_splits(
 
 
 def combining_tile(splits: int, lanes: int) -> tuple[int, int]:
-    """Splits that a program combines, and its warps: of few sizes, so that few kernels serve any
-    number of rows."""
+    """Return the splits that a program combines, and its warps: of few sizes, so that few kernels
+    serve any number of rows."""
     padded = next(size for size in _COMBINED if size >= splits)
     return padded, 2 if padded * lanes <= 4096 else 4 if padded * lanes <= 16384 else 8

@@ -222,7 +222,7 @@ class VerifyTile:
 
 
 def choose_verify_tile(group: int, longest: int, lanes: int) -> VerifyTile:
-    """A whole run where its sums fit the registers, else chunks of equal size."""
+    """Choose a tile for a whole run if its sums fit the registers, else chunks of equal size."""
     most_rows = max(min(_MOST_ROWS, _MOST_ELEMENTS // lanes), _LEAST_ROWS)
     chunks = -(-longest // max(1, most_rows // group))
     places = -(-longest // chunks)
@@ -243,7 +243,7 @@ def verify_attention(
     out: torch.Tensor,
     config: DecodeConfig | None = None,
 ) -> None:
-    """Attention of a step's first rows, as many as q and out [R, Hq, D] have; the cache holds the
+    """Attend with a step's first rows, as many as q and out [R, Hq, D] have; the cache holds the
     newest token of each."""
     shape, cache, step = layer.shape, layer.cache, layer.step
     rows, heads, dim = out.shape

@@ -50,7 +50,7 @@ class CompilerPool:
 
     @property
     def count(self) -> int:
-        """Forms that were to be compiled."""
+        """Return the number of specialisations that were to be compiled."""
         return len(self._begun)
 
     @property
@@ -121,8 +121,9 @@ class CompilerPool:
 
 
 def _by_turns(parse: Callable[[JITCallable], ast.AST]) -> Callable[[JITCallable], ast.AST]:
-    """Python 3.11 keeps one depth of syntax trees for all threads, and raises SystemError in the
-    one that finds it changed: kernels' sources are parsed one after the other."""
+    """Wrap `parse` so that kernels' sources are parsed one after the other. Python 3.11 keeps one
+    depth of syntax trees for all threads, and raises SystemError in the thread that finds it
+    changed."""
     turn = threading.Lock()
 
     def parse_alone(function: JITCallable) -> ast.AST:

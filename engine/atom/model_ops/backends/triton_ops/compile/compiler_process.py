@@ -143,7 +143,7 @@ class NamedCard:
 
 
 def _serve(pipe: Connection, inherited: Sequence[Connection], card: NamedCard) -> None:
-    """The child's life."""
+    """Run the child: compile the specialisations that the parent sends."""
     end_with_parent()
     # An interrupt is the parent's to answer; Python ends children that are left by SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -126,13 +126,13 @@ class Tables:
 
 
 def linear_key(dtype: torch.dtype, out_features: int, in_features: int, tokens: int) -> str:
-    """`tokens` is rounded up to its bucket."""
+    """Return the key of a product in the tables; `tokens` is rounded up to its bucket."""
     name = str(dtype).removeprefix("torch.")
     return f"{name}:{out_features}x{in_features}:{token_bucket(tokens)}"
 
 
 def read_linear_key(key: str) -> tuple[int, int, int]:
-    """Outputs, inputs and bucket of tokens."""
+    """Return a key's outputs, inputs and bucket of tokens."""
     _, sizes, bucket = key.split(":")
     outputs, inner = sizes.split("x")
     return int(outputs), int(inner), int(bucket)

@@ -54,7 +54,8 @@ def warmup_compile(device: torch.device, start: str, workers: int) -> Iterator[C
     ready = time.perf_counter()
 
     def meet(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
-        """Triton's hook before it compiles; True keeps it from doing so."""
+        """Hand Triton's specialisation to the compilers (Triton's hook before it compiles); True
+        keeps Triton from compiling it."""
         if compilers.is_calling:
             return False
         compilers.compile(Specialisation(fn.module, fn.name, compile["specialization_data"]))
@@ -96,7 +97,8 @@ class _Zeros(TorchFunctionMode):
 
 @contextmanager
 def _launching_nothing() -> Iterator[None]:
-    """Each launch is what Triton calls a warm-up: it has the kernel made, and no more."""
+    """Open a context in which each launch is Triton's warm-up: it has the kernel compiled, and does
+    not run it."""
     run = JITFunction.run
 
     def only_warm(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:

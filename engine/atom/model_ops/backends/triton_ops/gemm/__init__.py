@@ -21,8 +21,8 @@ e8m0 bytes.
 Tile and split. A program has BLOCK_T tokens by BLOCK_N outputs; tokens are the fastest axis of
 the grid, so that neighbours read the same weights (on AMD distributed to dies by `xcd_order.py`).
 Few tokens have few tiles: K is split, and float32 parts [S, T, N] are added up, in order, by the
-next norm or one more launch. With fewer than 64 tokens weights are the tall side of the tensor core's
-tile.
+next norm or one more launch. With fewer than 64 tokens weights are the tall side of the tensor
+core's tile.
 
 What bounds it. Few tokens: reading the matrix; the bytes in flight matter, so programs, stages
 and wide loads. Dequantising bounds 4-bit formats sooner than memory does, hence eight weights an

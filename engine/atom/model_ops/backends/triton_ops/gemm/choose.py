@@ -62,7 +62,8 @@ def linear_config(device: torch.device, w: LinearWeight, tokens: int) -> LinearC
 
 
 def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKConfig | None:
-    """For a plain one that a norm adds to the residual; None: a whole product is as good."""
+    """Choose the configuration of a plain product that a norm adds to the residual; None if a whole
+    product is as good."""
     if w.format is not WeightFormat.PLAIN:
         return None
     found = _chosen(device, _ADDEND, w.data.dtype, (w.outputs, w.inputs), tokens)
@@ -70,7 +71,8 @@ def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKC
 
 
 def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKConfig | None:
-    """For a plain w13 with its activation; None: the product, then the activation."""
+    """Choose the configuration of a plain w13 with its activation; None for the product, then the
+    activation."""
     if w.format is not WeightFormat.PLAIN:
         return None
     found = _chosen(device, _GATED, w.data.dtype, (w.outputs, w.inputs), tokens)
@@ -105,7 +107,7 @@ def predicted_config(device: torch.device, table: Table, product: Product) -> Li
 def _chosen(
     device: torch.device, kind: _Kind, dtype: torch.dtype, sizes: tuple[int, int], tokens: int
 ) -> LinearConfig | None:
-    """sizes: outputs and inputs."""
+    """Choose the configuration of a kind of product. sizes: outputs and inputs."""
     if not 0 < tokens <= TOKEN_BUCKETS[-1] or device.type != "cuda":
         return None
     if dtype.itemsize == 1:

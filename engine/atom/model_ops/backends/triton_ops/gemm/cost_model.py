@@ -64,7 +64,7 @@ def fits(config: LinearConfig, product: Product, card: Card) -> bool:
 
 
 def seconds(config: LinearConfig, product: Product, card: Card) -> float:
-    """The modelled time of one that fits."""
+    """Estimate the time of a configuration that fits, in seconds."""
     rates = card.rates
     programs = math.ceil(product.columns / config.block_n) * _slices(config)
     # What a program's last tile lacks is waited for all the same.
@@ -93,7 +93,7 @@ def _padded_inner(config: LinearConfig, product: Product) -> int:
 
 
 def _slices(config: LinearConfig) -> int:
-    """Programs that share an output's inner dimension."""
+    """Return the number of programs that share an output's inner dimension."""
     return config.split_k if isinstance(config, SplitKConfig) else 1
 
 
@@ -131,7 +131,7 @@ def _flight_bytes(config: LinearConfig, product: Product) -> int:
 
 
 def _resident(config: LinearConfig, product: Product, card: Card) -> int:
-    """Programs that a multiprocessor holds at once."""
+    """Return the number of programs that a multiprocessor holds at once."""
     threads = _WARP * config.num_warps
     shared = shared_bytes(config, product) + _SPARE_BYTES
     registers = threads * _OWN_REGISTERS + _held_numbers(config, product)
@@ -142,7 +142,7 @@ def _resident(config: LinearConfig, product: Product, card: Card) -> int:
 
 
 def _held_numbers(config: LinearConfig, product: Product) -> int:
-    """Registers of a program's sums, and of its tile where threads read it themselves."""
+    """Return the registers of a program's sums, and of its tile if threads read it themselves."""
     tokens = next_power_of_2(product.tokens)
     if _by_thread(config):
         return config.block_n * config.block_k * (2 * tokens + 1) // 2

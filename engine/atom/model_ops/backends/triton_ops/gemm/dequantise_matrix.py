@@ -92,7 +92,7 @@ def _dequantise_8bit_kernel(
 
 
 def dequantise(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
-    """A quantised matrix or stack → the plain one of this dtype; sorted inputs stay so."""
+    """Dequantise a matrix or stack to the plain one of this dtype; sorted inputs stay sorted."""
     scales = w.scales
     assert scales is not None
     if w.format in EIGHT_BITS:

@@ -92,7 +92,7 @@ def _takes_w8a16(x: torch.Tensor, w: LinearWeight) -> bool:
 
 
 def _quantised_parts(x: torch.Tensor, w: LinearWeight, *, in_parts: bool) -> torch.Tensor:
-    """in_parts: whether a norm adds them up."""
+    """Multiply x with a quantised matrix. in_parts: whether a norm adds up the parts."""
     if x.shape[0] == 0:
         return x.new_empty((0, w.outputs))
     x = x.contiguous()

@@ -85,8 +85,8 @@ def _measured(format: WeightFormat, tokens: int, outputs_per_unit: float) -> _Ti
 
 
 def _splits(form: _Tile, programs: int, units: int, most: int) -> int:
-    """A power of two, `most` at most: as few as give programs enough, or of tiles that fill a
-    multiprocessor as few as leave none idle at the end."""
+    """Return the splits, a power of two up to `most`: as few as give enough programs, or, for tiles
+    that fill a multiprocessor, as few as leave none idle at the end."""
     counts = [1 << power for power in range(most.bit_length())]
     if form.block_t == _FULL:
         return min(counts, key=lambda count: triton.cdiv(programs * count, units) / count)

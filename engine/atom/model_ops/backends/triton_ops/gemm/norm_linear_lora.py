@@ -209,7 +209,7 @@ def _norm_linear_lora_kernel(
 
 @triton.constexpr_function
 def _place(count: int) -> int:
-    """Numbers from one place of a matrix' to the next, which no line of a cache shares."""
+    """Return the distance between two places of a matrix, which share no cache line."""
     return -(-count // 64) * 64
 
 

@@ -179,7 +179,8 @@ def _packed_int32_kernel(
 
 
 def _block_k(w: LinearWeight) -> int:
-    """Inputs of a tile, which share their scales or hold whole groups; 0: there is no such tile."""
+    """Return the inputs of a tile, which share their scales or hold whole groups; 0 if there is no
+    such tile."""
     assert w.scales is not None
     group = w.scales.block[1]
     if group % _BLOCK_K == 0 or (_BLOCK_K % group == 0 and group % _WORD == 0 and group < 64):

@@ -46,8 +46,8 @@ class QuantisedTile:
 def choose_tile(
     x: torch.Tensor, w: LinearWeight, block_k: int, least_n: int = 32, most_t: int = 128
 ) -> QuantisedTile:
-    """Wide tiles for many tokens; for few as many programs as keep the memory busy. least_n:
-    outputs of a tile; most_t: its tokens."""
+    """Choose wide tiles for many tokens; for few, as many programs as keep the memory busy.
+    least_n: outputs of a tile; most_t: its tokens."""
     tokens, outputs = x.shape[0], w.outputs
     block_t = max(_MIN_TOKENS, min(most_t, next_power_of_2(tokens)))
     block_n = max(least_n, 128 if block_t >= 64 else 64 if block_t == 32 else 32)
@@ -80,7 +80,7 @@ def scale_constants(w: LinearWeight) -> dict[str, Any]:
 
 
 def new_parts(x: torch.Tensor, outputs: int, tile: QuantisedTile) -> torch.Tensor:
-    """[T, out] in x's dtype, or float32 [splits, T, out]."""
+    """Allocate [T, out] in x's dtype, or float32 [splits, T, out]."""
     shape = (x.shape[0], outputs) if tile.splits == 1 else (tile.splits, x.shape[0], outputs)
     dtype = x.dtype if tile.splits == 1 else torch.float32
     return torch.empty(shape, dtype=dtype, device=x.device)
@@ -112,7 +112,7 @@ def _sum_kernel(parts_ptr, out_ptr, total, splits, CHUNK: tl.constexpr):
 
 
 def whole(parts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The product itself, of parts or as it is."""
+    """Return the whole product: the sum of parts, or a whole product unchanged."""
     if parts.dim() == 2:
         return parts
     out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)

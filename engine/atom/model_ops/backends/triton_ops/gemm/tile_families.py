@@ -55,7 +55,7 @@ def measured_points(table: Mapping[str, LinearConfig | None], bucket: int) -> tu
 
 
 def family_config(points: Sequence[Point], product: Product, card: Card) -> LinearConfig | None:
-    """The tile for a product; None for the library."""
+    """Return the tile for a product; None for the library."""
     if not points:
         return None
     nearest = min(points, key=lambda point: point.octaves(product))
@@ -74,5 +74,5 @@ def _cost(config: LinearConfig, points: Iterable[Point], product: Product, card:
 
 
 def _proven(points: Iterable[Point]) -> list[Any]:
-    """The tiles of the points, each once."""
+    """Return the tiles of the points, each once."""
     return list(dict.fromkeys(point.config for point in points if point.config is not None))

@@ -68,7 +68,7 @@ class W8A16Tile:
 
 
 def w8a16_tile(w: LinearWeight, *, normed: bool, gated: bool) -> W8A16Tile:
-    """normed: a program norms the token, which more rows share."""
+    """Choose the tile. normed: each program norms the token, so more rows share that work."""
     rows, wave, outputs = _ROWS, WAVE * LANE.value, w.outputs
     if gated:
         return W8A16Tile(_GATED_ROWS, _GATED_WARPS * wave, _GATED_WARPS, _GATED_TURNS)

@@ -103,7 +103,7 @@ def _scales_8bit(w: LinearWeight) -> dict[str, int]:
 
 
 def planes_of(w: ExpertsWeight) -> int:
-    """In which the kernels read a token (gemv_rows.py)."""
+    """Return the planes in which the kernels read a token (gemv_rows.py)."""
     return 8 if _is_fp4(w.down) else 1
 
 
@@ -154,7 +154,7 @@ def w2_tile(w: MoEWeight, tokens: int, element_bytes: int) -> GemvTile:
 
 
 def _of_expert(block: int, w: MoEWeight) -> int:
-    """Inputs of each expert in a tile of w2."""
+    """Return the inputs of each expert in a tile of w2."""
     return max(32, block // next_power_of_2(w.routing.top_k))
 
 
@@ -210,7 +210,7 @@ def w13_gemv(
 
 
 def w2_gemv(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: GemvTile) -> torch.Tensor:
-    """The weighed sum [T, H] of what `w13_gemv` gave."""
+    """Compute the weighted sum [T, H] of the results of `w13_gemv`."""
     tokens, top_k = routed.ids.shape
     stack = w.experts.down
     is_fp4, interleaved = _is_fp4(stack), _is_interleaved(stack)
@@ -239,7 +239,8 @@ def _is_interleaved(w: LinearWeight) -> bool:
 def _pointers(
     w: LinearWeight | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Data, scales and bias of a stack or matrix as kernels take them; MXFP4 as int32 words."""
+    """Return data, scales and bias of a stack or matrix as kernels take them; MXFP4 as int32
+    words."""
     if w is None:
         return None, None, None
     data = w.data.view(torch.int32) if _is_fp4(w) else w.data

@@ -149,14 +149,14 @@ class _Plan:
 
     @property
     def search(self) -> int:
-        """Ids that a program looks at at a time."""
+        """Return the number of ids that a program reads at a time."""
         return 16 if self.routed.ids.numel() <= 16 else 256
 
 
 def expert_parts(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile | None = None
 ) -> torch.Tensor:
-    """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
+    """Compute [k, T, H] parts that add up to the result: float32, or with many tokens x's dtype."""
     tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
     plan, given = _planned(x, w, routed, tile)
     wide = torch.float32 if x.shape[0] <= _PARTS_TOKENS else x.dtype
@@ -217,7 +217,7 @@ class _Activations:
 def _planned(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
 ) -> tuple[_Plan, _Activations]:
-    """The division, and the activations as w13 are multiplied with them."""
+    """Return the division, and the activations as w13's inputs."""
     pairs = routed.ids.numel()
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.EXPERT, w.count, tile, None)
     is_coded = _kind(w.gate_up, plan) is Packing.MXFP4_HI_LO  # by a launch that sorts as well
@@ -354,7 +354,8 @@ def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
 
 
 def _block_k(w: LinearWeight, tile: ExpertTile) -> int:
-    """Inputs of a tile: that share a scale, or in whole groups where two share a byte."""
+    """Return the inputs of a tile: those that share a scale, or whole groups if two inputs share a
+    byte."""
     if w.format not in (WeightFormat.FP8_BLOCKS, *INT4_FORMATS, WeightFormat.MXFP4):
         return tile.block_k
     assert w.scales is not None

@@ -38,7 +38,7 @@ class ExpertTile:
 
 
 def dequantised_rows(w: LinearWeight) -> int:
-    """Rows of an expert, on average, from which a quantised matrix is made a plain one first."""
+    """Return the average rows of an expert from which a quantised matrix is dequantised first."""
     return (
         _DEQUANTISED_HI_LO_ROWS if w.format is WeightFormat.MXFP4_INTERLEAVED else _DEQUANTISED_ROWS
     )

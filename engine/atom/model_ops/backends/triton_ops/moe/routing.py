@@ -131,7 +131,7 @@ def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
 
 
 def choose(parts: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
-    """parts [S, T, E] float32, whose sum over S the logits are, but for a bias."""
+    """Choose experts from parts [S, T, E] float32, whose sum over S is the logits without bias."""
     tokens, experts, top_k = parts.shape[1], w.matrix.outputs, routing.top_k
     ids = torch.empty((tokens, top_k), dtype=torch.int32, device=parts.device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=parts.device)
@@ -149,7 +149,7 @@ def choose(parts: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
 
 
 def _logits(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """[S, T, E] float32, whose sum over S the logits are, but for a bias."""
+    """Compute [S, T, E] float32, whose sum over S is the logits without bias."""
     tokens, inner = x.shape
     split = _PARTS if tokens <= _SPLIT_TOKENS else 1
     slice_ = triton.cdiv(triton.cdiv(inner, split), _BLOCK_K) * _BLOCK_K

@@ -38,7 +38,7 @@ def _sort_and_split_kernel(
 def sort_and_split(
     x: torch.Tensor, ids: torch.Tensor, experts: int
 ) -> tuple[torch.Tensor, torch.Tensor, Order]:
-    """`split_activations` of x, and `order_by_expert` of ids [T, k], in one launch."""
+    """Compute `split_activations` of x, and `order_by_expert` of ids [T, k], in one launch."""
     tokens, inner = x.shape
     codes, scales = empty_hi_lo(tokens, inner, x.device)
     order = empty_order(ids, experts)

@@ -145,7 +145,7 @@ def empty_order(ids: torch.Tensor, experts: int) -> Order:
 
 
 def order_by_expert(ids: torch.Tensor, experts: int) -> Order:
-    """ids [T, k] int32; pair p is choice p % k of token p // k."""
+    """Sort the pairs of ids [T, k] int32; pair p is choice p % k of token p // k."""
     order, pairs = empty_order(ids, experts), ids.numel()
     if pairs <= _PART:
         _order_kernel[(experts,)](ids, order.counts, order.pairs, pairs, CHUNK=CHUNK, num_warps=4)

@@ -87,6 +87,7 @@ def _batched(heads: torch.Tensor) -> torch.Tensor:
 
 
 def _unbatched(result: torch.Tensor, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """sums: [1, Hq, Q] or [1, Hq, Q, 1]. Both come as they are wanted from cuDNN: no copies."""
+    """Drop the batch dimension; sums: [1, Hq, Q] or [1, Hq, Q, 1]. cuDNN's results have the final
+    order, so they are not copied."""
     tokens_first = result.transpose(1, 2).squeeze(0).contiguous()
     return tokens_first, sums.reshape(result.shape[1:3]).contiguous()

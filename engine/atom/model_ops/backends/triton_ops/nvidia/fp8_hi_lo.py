@@ -70,7 +70,7 @@ def _split_hi_lo_kernel(x_ptr, codes_ptr, scales_ptr, K: tl.constexpr, BLOCK: tl
 
 
 def empty_hi_lo(tokens: int, inner: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for codes e4m3 [T, 2 · in] and scales [T] float32."""
+    """Allocate codes e4m3 [T, 2 · in] and scales [T] float32."""
     codes = torch.empty((tokens, 2 * inner), dtype=_DTYPE, device=device)
     return codes, torch.empty(tokens, dtype=torch.float32, device=device)
 

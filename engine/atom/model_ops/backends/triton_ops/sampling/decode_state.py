@@ -142,7 +142,7 @@ def prepare_rows(
     block_size: int,
     ahead: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> DecodeInputs:
-    """`prepare_decode`, or with offsets and tokens [R] int64 `prepare_drafted`."""
+    """Compute `prepare_decode`, or with offsets and tokens [R] int64 `prepare_drafted`."""
     inputs = _empty_inputs(slots.shape[0], state)
     _gather_inputs(slots, state, block_size, inputs, ahead)
     return inputs

@@ -144,7 +144,7 @@ def _pick_kernel(
 def sample(
     logits: torch.Tensor, sampling: SamplingTensors, *, in_one_order: bool = False
 ) -> torch.Tensor:
-    """in_one_order: sums are taken alike for any number of rows."""
+    """Sample tokens. in_one_order: the order of sums does not depend on the number of rows."""
     return _sample(logits, 0, sampling, None, few_rows=in_one_order or len(logits) < _MANY_ROWS)
 
 

@@ -63,8 +63,8 @@ def tune_prefill(head_dim: int, report: Callable[[str], None]) -> dict[str, Any]
 
 
 def measure_decode(head_dim: int, batches: Sequence[int]) -> Callable[[DecodeConfig], float]:
-    """Each batch with equal contexts, and with those a running server sees: from near zero to twice
-    the mean."""
+    """Measure each batch with equal contexts, and with those of a running server: from near zero to
+    twice the mean."""
     cases = []
     for group in _GROUPS:
         for rows in batches:

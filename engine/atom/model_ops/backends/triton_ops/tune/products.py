@@ -130,7 +130,8 @@ def tune_linear(
 def tune_addend(
     shapes: Sequence[tuple[int, int]], dtype: torch.dtype, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Timed together with the norm that adds up the parts, against the best complete product."""
+    """Time products together with the norm that adds up the parts, against the best complete
+    product."""
     table: dict[str, Any] = {}
     for outputs, inner in shapes:
         weights = _weights(outputs, inner, dtype)
@@ -173,7 +174,7 @@ def tune_addend(
 def tune_gated(
     shapes: Sequence[tuple[int, int]], dtype: torch.dtype, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Against the best complete product followed by its activation."""
+    """Time gated products against the best complete product followed by its activation."""
     table: dict[str, Any] = {}
     for outputs, inner in shapes:
         weights = _weights(outputs, inner, dtype)
