@@ -387,8 +387,7 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
 
 
 def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint) -> ModelFacts:
-    """Return the facts of a plain checkpoint with its matrices in the format that `options`
-    request."""
+    """Return the facts of a plain checkpoint with its matrices in the format of `options`."""
     method, by_layer = options.quantization, options.online_quant_config
     if method is None and by_layer is None:
         return facts
@@ -458,8 +457,7 @@ def _ids_that_exist(
 
 
 def _generation_config(options: EngineOptions, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Read the generation configuration. Raises `ConfigError` for a folder without one, and for an
-    unknown field."""
+    """Read the generation settings. Raises `ConfigError` for a missing file or an unknown field."""
     source, found = options.generation_config, checkpoint.generation_config
     if source == "vllm":
         found = {}
