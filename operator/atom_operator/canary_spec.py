@@ -30,7 +30,7 @@ _WHOLE = ("config", "draftConfig", "valueFrom", "configRef")  # no maps whose ke
 
 
 def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, Any]:
-    """The spec of `raw`, whose typed form is `spec`, with its canary's change."""
+    """Return the spec of `raw`, whose typed form is `spec`, with its canary's change."""
     change: Mapping[str, Any] = raw["canary"]["change"]
     below = dict(raw)
     if source := (change.get("model") or {}).get("source"):
@@ -44,9 +44,9 @@ def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str,
 def canary_spec(
     raw: Mapping[str, Any], spec: AtomDeploymentSpec, replicas: int | None = None
 ) -> dict[str, Any]:
-    """The spec of the canary's own AtomDeployment. Its replicas are its own (by default the most
-    that its steps ask for), no autoscaler moves them, no window keeps it from being another, and
-    requests come by the route of the other."""
+    """Return the spec of the canary's own AtomDeployment. Its replicas are its own (by default the
+    most that its steps ask for), no autoscaler moves them, no window keeps it from being another,
+    and requests come by the route of the other."""
     assert spec.canary is not None
     result = promoted_spec(raw, spec)
     gateway = {k: v for k, v in (result.get("gateway") or {}).items() if k != "httpRoute"}

@@ -42,7 +42,7 @@ class Check:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `check`."""
+    """Add the flags of `check`."""
     parser.add_argument(
         "--webhook", metavar="URL", help="where the webhook says that it is ready; default: none"
     )
@@ -80,7 +80,7 @@ async def report(checks: Sequence[Check]) -> int:
 
 
 async def api_is_served(cluster: ClusterPort) -> str:
-    """The CRD is there and this account may read its objects."""
+    """Check that the CRD exists and this account may read its objects."""
     try:
         found = await cluster.list_deployments()
     except ClusterError as error:
@@ -92,7 +92,7 @@ async def api_is_served(cluster: ClusterPort) -> str:
 
 
 async def lease_is_renewed(lease: LeasePort, times: LeaseTimes) -> str:
-    """Some replica reconciles: the Lease names it and changes, whatever the clocks say."""
+    """Check that a replica reconciles: the Lease names it and changes, whatever the clocks say."""
     before = None
     for _ in range(round(2 * times.duration_seconds / _LOOK_SECONDS)):
         now = await lease.read()
@@ -108,7 +108,8 @@ async def lease_is_renewed(lease: LeasePort, times: LeaseTimes) -> str:
 
 
 async def webhook_answers(url: str) -> str:
-    """The Service leads to a replica that has a certificate, whose CA only the API server has."""
+    """Check that the Service leads to a replica that has a certificate, whose CA only the API
+    server has."""
     last = "no answer"
     async with aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),

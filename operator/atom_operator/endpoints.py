@@ -20,8 +20,8 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. `EVERY_ADDRESS` is that of both families, whichever of them the kernel has:
-    a cluster may have pods without IPv4, and a node no IPv6. Raises OSError."""
+    """Bind a socket. `EVERY_ADDRESS` covers both families, whichever of them the kernel has: a
+    cluster may have pods without IPv4, and a node no IPv6."""
     if host != EVERY_ADDRESS:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

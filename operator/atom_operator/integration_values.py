@@ -201,7 +201,7 @@ class Autoscaling:
 
     @property
     def pending(self) -> int:
-        """Replicas more than the nodes hold, whose Pending pods bring nodes."""
+        """Return how many replicas beyond the nodes' capacity may be Pending, to bring nodes."""
         if self.pending_replicas is not None:
             return self.pending_replicas
         return int(self.limit is not None and self.limit.node_autoscaler is not None)
@@ -294,5 +294,5 @@ class Integrations:
 
     @property
     def picker_program(self) -> PickerProgram | None:
-        """The endpoint picker that we run; None for none."""
+        """Return the endpoint picker that we run; None for none."""
         return self.endpoint_picker.program if self.endpoint_picker else None

@@ -21,8 +21,8 @@ class MemoryPart:
 
 
 def memory_parts(capacity: Capacity | None) -> tuple[MemoryPart, ...]:
-    """Parts that add up to a device's memory, in the order in which it is given away; none where
-    the device's memory is not known."""
+    """Return the parts that add up to a device's memory, in the order in which it is given away;
+    empty if the device's memory is not known."""
     if capacity is None or not capacity.total_bytes:
         return ()
     full_sequences = capacity.kv_tokens / capacity.max_model_len

@@ -24,7 +24,7 @@ _ELEMENTS = {2: "16-bit floats", 4: "float32"}
 
 
 def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Label and text of each term; nothing where the model's shape is unknown."""
+    """Yield the label and text of each term; nothing where the model's shape is unknown."""
     if plan.model.facts is None:
         return
     if plan.model.facts.wrapper:

@@ -59,7 +59,7 @@ class InputError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `plan`."""
+    """Add the flags of `plan`."""
     parser.add_argument(
         "-f",
         "--filename",
@@ -172,7 +172,7 @@ def _reports(
     fleet: Sequence[Manifest] | None,
     site: Site,
 ) -> list[PlanReport]:
-    """The report, and that of its canary, which needs its places beside it."""
+    """Return the report, and that of its canary, which needs its places beside it."""
     report = _report(manifest, manifests, fleet, site)
     raw = manifest.get("spec") or {}
     spec = parse_spec(raw)

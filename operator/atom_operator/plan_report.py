@@ -58,7 +58,7 @@ class PlanReport:
 
 
 def lines(report: PlanReport) -> Iterator[str]:
-    """The report, one fact per line."""
+    """Yield the report, one fact per line."""
     where = report.key.name if report.kind == PROFILE_KIND else "/".join(report.key)
     yield f"{report.kind} {where}"
     for problem in report.problems:
@@ -90,7 +90,7 @@ def needs_of(canary: Plan, beside: Plan) -> str:
 
 
 def facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Label and text of everything that the plan says."""
+    """Yield the label and text of everything that the plan says."""
     for warning in plan.spec.warnings:
         yield "warning", warning
     if plan.pods.profile is not None:

@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def size_text(size_bytes: float) -> str:
-    """A size with three digits (four from 1000 on) and a binary unit."""
+    """Return a size with three digits (four from 1000 on) and a binary unit."""
     size, unit = float(size_bytes), 0
     while round(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

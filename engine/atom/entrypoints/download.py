@@ -40,7 +40,7 @@ _TOLD_FOLDERS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the download and return the exit code."""
     open_standard_streams()
     args = _parser().parse_args(argv)
     configure_logging(args.log_level)

@@ -81,7 +81,7 @@ def _prompts(args: argparse.Namespace, engine: LLMEngine) -> list[str]:
 
 
 def print_in_order(outputs: Iterable[tuple[int, RequestOutput]], count: int, out: TextIO) -> None:
-    """The first unfinished answer as it comes; later ones when it is their turn, each under a
+    """Print the first unfinished answer as it comes; later ones when it is their turn, each under a
     heading when there are several."""
     pending = [[f"--- {index + 1} ---\n"] if count > 1 else [] for index in range(count)]
     ended = [False] * count

@@ -31,7 +31,7 @@ from atom.model_source.s3_snapshot import SCHEME, S3Source
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Print the config and return the exit code."""
     open_standard_streams()
     args = _parser().parse_args(argv)
     try:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_config(model: str, revision: str | None) -> dict[str, object]:
-    """The config.json of a folder, a GGUF file, a hub id or a bucket. Raises `ModelError`."""
+    """Read the config.json of a folder, a GGUF file, a hub id or a bucket. Raises `ModelError`."""
     if model.startswith(SCHEME):
         return _config_of_bucket(model)
     folder = Path(model)
@@ -74,7 +74,7 @@ def _config_of_bucket(model: str) -> dict[str, object]:
 
 
 def pack(config: dict[str, object]) -> str:
-    """A JSON object as text that fits where few bytes do: deflated, in base64."""
+    """Return a JSON object as text that fits where few bytes do: deflated, in base64."""
     text = json.dumps(config, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 

@@ -313,7 +313,7 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
 
 
 def _names_of(model: ServedModel) -> list[str]:
-    """All by which requests may mean this model, or an adapter of it."""
+    """Return all names of requests for this model, or for an adapter of it."""
     options = model.options
     adapters = options.engine.lora.modules if options.engine.lora else ()
     names = options.served_names or (model.sharing.name,)

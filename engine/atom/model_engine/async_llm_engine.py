@@ -272,10 +272,9 @@ class AsyncLLMEngine:
         priority: int = 0,
         timeout_seconds: float | None = None,
     ) -> RequestStream:
-        """Checks and queues a request for one answer; the stream's owner must exhaust or close it.
-
-        Raises `RequestError` when it cannot be served (status 503 while starting or draining, 429
-        when too many wait) and `EngineDeadError` when the engine process is gone."""
+        """Check and queue a request for one answer; the stream's owner must exhaust or close it.
+        Raises `RequestError` if it cannot be served (status 503 while the engine is not
+        serving)."""
         if params.n != 1:
             raise RequestError(f"n is {params.n}: use add_requests for several answers", param="n")
         group = await self.add_requests(
@@ -354,7 +353,8 @@ class AsyncLLMEngine:
     async def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, client_id: str = ""
     ) -> list[int]:
-        """Token ids of a prompt, which may be longer than the context. Raises `RequestError`."""
+        """Return the token ids of a prompt, which may be longer than the context. Raises
+        `RequestError`."""
         (token_ids,) = await self.text.tokenize(
             [prompt], client_id, add_special_tokens=add_special_tokens, for_answer=False
         )
@@ -363,7 +363,7 @@ class AsyncLLMEngine:
     async def detokenize(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, client_id: str = ""
     ) -> str:
-        """The text of these tokens. Raises `RequestError`."""
+        """Return the text of these tokens. Raises `RequestError`."""
         return await self.text.detokenize(
             token_ids, client_id, skip_special_tokens=skip_special_tokens
         )

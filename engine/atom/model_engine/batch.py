@@ -105,7 +105,7 @@ class ScheduledBatch:
 
     @property
     def context_lens(self) -> NDArray[np.int32]:
-        """Tokens each row attends over after this step."""
+        """Return how many tokens each row attends over after this step."""
         return self.num_computed_tokens + self.num_scheduled_tokens
 
 

@@ -265,8 +265,8 @@ class BlockManager:
 
 
 def _by_depth(block_tables: BlockTables, first_blocks: Sequence[int]) -> list[int]:
-    """The blocks that are held of all groups, the least deep first: a prefix needs a block of
-    each, so they are best evicted together."""
+    """Return the blocks that are held of all groups, the least deep first: a prefix needs a block
+    of each, so they are best evicted together."""
     tables = zip(block_tables, first_blocks, strict=True)
     deepest_first = zip_longest(*(reversed(table[first:]) for table, first in tables))
     listed = [block for blocks in deepest_first for block in blocks if block is not None]

@@ -239,7 +239,7 @@ class EngineCore:
                 self._sockets.send(client, part.message(stats))
 
     def _publish_finished(self, finished: list[FinishedRow]) -> None:
-        """Ends that came without a token."""
+        """Publish ends that came without a token."""
         stats = self._stats()
         for client in {client_of(row.request_id) for row in finished}:
             rows = [row for row in finished if client_of(row.request_id) == client]
@@ -276,7 +276,7 @@ class EngineCore:
                 self._end_stuck(now - last)
 
     def _end_stuck(self, seconds: float) -> None:
-        """A rank that others wait for does not come back; of a single runner the clients decide."""
+        """End this rank if others wait for it in vain; with a single runner the clients decide."""
         behind = self._executor.who_is_behind()
         if behind is not None:
             self._fail(f"{behind}, and nothing was computed for {seconds:.0f} s", False)

@@ -159,7 +159,7 @@ class CoreManager:
                     self._send(rank, AddBody(requests=part))
 
     def abort_requests(self, request_ids: Sequence[int]) -> None:
-        """Requests that have ended already are left alone."""
+        """Abort requests; ended ones are ignored."""
         with self._lock:
             for rank, mine in self._router.by_rank(request_ids).items():
                 self._send(rank, AbortBody(request_ids=mine))
@@ -381,7 +381,7 @@ class CoreManager:
             self._tell_failed(CoreFailed(failure.message, failure.user_error))
 
     def _tell_failed(self, failed: CoreFailed) -> None:
-        """The last event, on every node."""
+        """Send the last event, on every node."""
         if isinstance(self._cores, ExpertParallelCores):
             self._cores.give_reason(failed.message)
         self._on_event(failed)

@@ -376,8 +376,8 @@ class ModelRunner:
         return self._predicted.device_memory(total, weights, activations, overhead)
 
     def _activation_bytes(self) -> int:
-        """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
-        no peak and where a full step could take minutes."""
+        """Return the peak of one full step: measured on a GPU, predicted on the CPU, whose
+        allocator keeps no peak and where a full step could take minutes."""
         if not self._device.is_gpu:
             return self._predicted.activation_bytes()
         config = self._config

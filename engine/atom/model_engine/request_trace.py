@@ -46,7 +46,7 @@ class EndedRequest:
 
 class RequestTrace(Protocol):
     def queued(self, call: QueuedCall) -> None:
-        """A call is queued; there may be several to one trace."""
+        """Record a queued call; a trace may have several."""
 
     def ended(self, request: EndedRequest) -> None:
         """Record the end of one of the call's requests, successful or not."""

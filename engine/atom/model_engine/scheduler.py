@@ -164,7 +164,7 @@ class Scheduler:
 
     @property
     def open_requests(self) -> tuple[int, ...]:
-        """Ids of all that have not ended."""
+        """Return the ids of all requests that have not ended."""
         return tuple(self._sequences)
 
     @property
@@ -179,8 +179,8 @@ class Scheduler:
     # ---- schedule -----------------------------------------------------------------------------
 
     def schedule(self, now: float) -> ScheduledBatch | None:
-        """The next step's batch; None when nothing can run, or not before the output of a batch
-        that is outstanding. `now`: monotonic seconds."""
+        """Return the next step's batch; None if nothing can run, or not before the output of a
+        batch that is outstanding. `now`: monotonic seconds."""
         if not self._make_way(now):
             return None
         if self._config.policy == "prefill_first":
@@ -236,8 +236,8 @@ class Scheduler:
         return True
 
     def _decodes(self) -> Slots | None:
-        """Rows whose next input is a token that was sampled, each with a block to write it to;
-        None if that takes a preemption which has to wait for outstanding tokens."""
+        """Return the rows whose next input is a token that was sampled, each with a block to write
+        it to; None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
         slots = self._order
         if self._outstanding:

@@ -90,7 +90,7 @@ class StepPipeline:
         return self._guided.drop(numbers) + self._scheduler.abort(numbers)
 
     def open_requests(self) -> tuple[int, ...]:
-        """Ids of all that have not ended."""
+        """Return the ids of all requests that have not ended."""
         held = () if self._guided is None else self._guided.open_requests
         return (*held, *self._scheduler.open_requests)
 
@@ -108,7 +108,8 @@ class StepPipeline:
         return bool(self._submitted) or self._scheduler.num_requests + held > 0
 
     def stats(self) -> StatsBody:
-        """The scheduler's, those counted as waiting that wait for their grammar."""
+        """Return the scheduler's statistics, with requests that wait for their grammar as
+        waiting."""
         stats = self._scheduler.stats()
         if self._guided is None:
             return stats
@@ -158,7 +159,7 @@ class StepPipeline:
         return _with_finished(result, ended) if ended else result
 
     def _take_in(self) -> StepResult:
-        """The oldest step's tokens."""
+        """Collect the oldest step's tokens."""
         batch, ticket = self._submitted.popleft()
         result = self._scheduler.update(batch, self._executor.collect(ticket))
         if self._guided is None:
@@ -235,7 +236,7 @@ def _with_finished(result: StepResult | None, finished: list[FinishedRow]) -> St
 
 
 def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
-    """The scheduler of an engine that has started, over the blocks that it found room for."""
+    """Build the scheduler of a started engine, over the blocks that it found room for."""
     model = config.model
     # States may leave room for fewer sequences than were asked for.
     limits = replace(config.scheduler, max_num_seqs=report.max_num_seqs)
@@ -289,7 +290,7 @@ def _step_costs(config: Config, report: EngineReport) -> Costs:
 
 
 def build_guided(config: Config) -> GuidedRequests:
-    """Structured output for the model of this configuration."""
+    """Build structured output for the model of this configuration."""
     model = config.model
     return GuidedRequests(
         CompilerSetup(

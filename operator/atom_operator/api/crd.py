@@ -32,7 +32,7 @@ _NAME_RULE = cel_rule(
 
 
 def build_crd() -> dict[str, Any]:
-    """The whole manifest of atomdeployments.serving.atom.dev."""
+    """Render the whole manifest of atomdeployments.serving.atom.dev."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -70,7 +70,7 @@ def build_crd() -> dict[str, Any]:
 
 
 def build_profile_crd() -> dict[str, Any]:
-    """The whole manifest of atomprofiles.serving.atom.dev, which belong to no namespace."""
+    """Render the whole manifest of atomprofiles.serving.atom.dev, which belong to no namespace."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -158,7 +158,7 @@ def _column(name: str, kind: str, path: str, priority: int = 0) -> dict[str, Any
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The model's schema as Kubernetes accepts it in a CRD."""
+    """Convert the model's schema to the form that Kubernetes accepts in a CRD."""
     schema = model.model_json_schema(by_alias=True)
     definitions = cast("dict[str, Any]", schema.get("$defs", {}))
     return _convert(schema, definitions)
@@ -191,7 +191,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
 
 
 def _inline(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The node with its reference and its `anyOf [X, null]` replaced by X; outer keys win."""
+    """Replace the node's reference and its `anyOf [X, null]` by X; outer keys win."""
     merged = dict(node)
     while "$ref" in merged or "anyOf" in merged:
         if "$ref" in merged:

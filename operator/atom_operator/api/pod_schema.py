@@ -39,12 +39,13 @@ _REPLACE = {"$patch": "replace"}  # of a whole list, as a separate item
 
 
 def field_of(type_name: str, name: str) -> PodField:
-    """The field `name` of a type; one of which nothing is known where Kubernetes had none."""
+    """Return the field `name` of a type; one of which nothing is known where Kubernetes had
+    none."""
     return fields_of(type_name).get(name, _UNKNOWN)
 
 
 def fields_of(type_name: str) -> Mapping[str, PodField]:
-    """Every field of a type; none for leaves and unknown types."""
+    """Return every field of a type; none for leaves and unknown types."""
     return _types().get(type_name, {})
 
 

@@ -19,7 +19,7 @@ from atom_operator.domain.profile import Profile
 
 
 def accepted_spec(identity: Identity, spec: SpecPlan, profile: Profile | None) -> Manifest:
-    """The object that remembers the spec of a plan, and the profile below it."""
+    """Render the object that remembers the spec of a plan, and the profile below it."""
     asked = {name: value for name, value in spec.asked.items() if name != "replicas"}
     data = _data(SpecRecord(asked, profile))
     digested = data if constants.ACCEPTED_PROFILE_KEY in data else asked

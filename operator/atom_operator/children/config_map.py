@@ -44,7 +44,7 @@ def adapters_config_map(
 
 
 def inspected_config_map(identity: Identity, model: ModelPlan) -> Manifest | None:
-    """The config.json that a Job has read, so that it is read once; None when none was."""
+    """Render the config.json that a Job has read, so that it is read once; None if none was."""
     if model.inspected is None:
         return None
     annotations = {constants.ANNOTATION_MODEL: model.inspected.model}

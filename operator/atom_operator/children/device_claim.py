@@ -28,8 +28,8 @@ CLAIM = "gpus"  # in the pod
 def devices_of_container(
     engine: EngineOptions, accelerator: Accelerator
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """The amounts that a container asks for its devices by, and the fields that it claims them by:
-    one of both is empty."""
+    """Return the amounts that a container asks for its devices by, and the fields that it claims
+    them by: one of both is empty."""
     if accelerator.claim is not None:
         return {}, {"claims": [{"name": CLAIM}]}
     return {str(accelerator.resource_name): str(engine.devices_per_pod)}, {}
@@ -38,7 +38,7 @@ def devices_of_container(
 def resource_claim_template(
     identity: Identity, engine: EngineOptions, accelerator: Accelerator
 ) -> Manifest | None:
-    """The template; None where pods take no devices by a claim."""
+    """Render the template; None if pods take no devices by a claim."""
     claim = accelerator.claim
     if claim is None:
         return None

@@ -42,7 +42,7 @@ _CPU_REQUEST = "250m"
 
 
 def engine_container(plan: Plan) -> dict[str, Any]:
-    """The container that serves."""
+    """Render the container that serves."""
     return {
         "name": constants.ENGINE_CONTAINER,
         "image": plan.engine.image,
@@ -73,7 +73,7 @@ def engine_container(plan: Plan) -> dict[str, Any]:
 
 
 def engine_args(plan: Plan) -> list[str]:
-    """The engine's command line; extraArgs come last."""
+    """Return the engine's command line; extraArgs come last."""
     engine: EngineOptions = plan.engine
     pairs: list[tuple[str, object]] = [
         ("--model", plan.model.location.argument),

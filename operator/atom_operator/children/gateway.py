@@ -25,7 +25,7 @@ MODEL_HEADER = "X-Gateway-Model-Name"
 def inference_pool(
     identity: Identity, selected: Mapping[str, str], picker: EndpointPicker
 ) -> Manifest:
-    """The pods that an endpoint picker chooses from; only fields that v1 had from its first
+    """Render the pods that an endpoint picker chooses from; only fields that v1 had from its first
     release on, since an API server refuses an object with one that it does not know. selected: the
     labels of the pods."""
     return {

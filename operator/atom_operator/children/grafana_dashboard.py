@@ -21,7 +21,7 @@ _Panel = tuple[str, str, tuple[tuple[str, str], ...]]  # title, unit, (query, le
 
 
 def dashboard_config_map(identity: Identity, labels: Labels) -> Manifest:
-    """The ConfigMap; its one key is the dashboard's file name."""
+    """Render the ConfigMap; its one key is the dashboard's file name."""
     metadata = naming.metadata(identity, naming.dashboard_name(identity.key))
     metadata["labels"] = {**_SIDECAR_LABEL, **labels, **metadata["labels"]}
     text = json.dumps(dashboard(identity.key), indent=1, sort_keys=True)
@@ -34,7 +34,7 @@ def dashboard_config_map(identity: Identity, labels: Labels) -> Manifest:
 
 
 def dashboard(key: ObjectKey) -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Render the dashboard as Grafana imports it."""
     title = f"ATOM {key.namespace}/{key.name}"
     panels = [_panel(number, item) for number, item in enumerate(_panels(selector_of(key)))]
     return {

@@ -69,7 +69,8 @@ def group_arguments(engine: EngineOptions) -> list[str]:
 def leader_worker_set(
     engine: EngineOptions, rollout: RolloutPlan, template: Manifest, metadata: dict[str, Any]
 ) -> Manifest:
-    """The groups, without their number. `template` is the finished pod template of every pod."""
+    """Render the groups, without their number. `template` is the finished pod template of every
+    pod."""
     spec: dict[str, Any] = {
         "leaderWorkerTemplate": {
             "size": engine.nodes,
@@ -104,7 +105,8 @@ def with_role(template: Manifest, role: str) -> Manifest:
 
 
 def _worker(template: Manifest) -> Manifest:
-    """A worker has no HTTP server: whether it lives shows in the leader, which needs all ranks."""
+    """Render a worker, which has no HTTP server: whether it lives shows in the leader, which needs
+    all ranks."""
     worker = with_role(template, constants.ROLE_WORKER)
     containers = [
         _without_probes(item) if item["name"] == constants.ENGINE_CONTAINER else item

@@ -21,7 +21,8 @@ _SLOW_FIRST_TOKEN_SECONDS = 10
 
 
 def pod_monitor(identity: Identity, selected: dict[str, str], wanted: PodMonitoring) -> Manifest:
-    """Scrapes /metrics of every pod that serves HTTP, which the labels `selected` select."""
+    """Render the scrape of /metrics of every pod that serves HTTP, which the labels `selected`
+    select."""
     metadata = naming.metadata(identity, identity.key.name)
     found = {"apiVersion": POD_MONITOR.api_version, "kind": POD_MONITOR.kind, "metadata": metadata}
     return _monitor(found, wanted, selected, [constants.LABEL_DEPLOYMENT])
@@ -56,7 +57,7 @@ def _monitor(
 
 
 def prometheus_rule(plan: Plan, labels: Labels) -> Manifest:
-    """The alerts of one AtomDeployment."""
+    """Render the alerts of one AtomDeployment."""
     metadata = naming.metadata(plan.identity, plan.identity.key.name)
     metadata["labels"] = {**labels, **metadata["labels"]}
     group = f"{plan.identity.key.namespace}.{plan.identity.key.name}.atom"

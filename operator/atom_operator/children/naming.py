@@ -13,32 +13,32 @@ from atom_operator.domain import Identity, Kind, Manifest, ObjectKey, Plan
 
 
 def config_map_name(key: ObjectKey) -> str:
-    """The plan's ConfigMap; the bare name stays free for a ConfigMap of the user's."""
+    """Return the plan's ConfigMap; the bare name stays free for a ConfigMap of the user's."""
     return f"{key.name}-plan"
 
 
 def adapters_name(key: ObjectKey) -> str:
-    """The ConfigMap that names the adapters."""
+    """Return the ConfigMap that names the adapters."""
     return f"{key.name}-adapters"
 
 
 def peers_name(key: ObjectKey) -> str:
-    """The Secret by which its servers know each other."""
+    """Return the Secret by which its servers know each other."""
     return f"{key.name}-peers"
 
 
 def dashboard_name(key: ObjectKey) -> str:
-    """The ConfigMap of the Grafana dashboard."""
+    """Return the ConfigMap of the Grafana dashboard."""
     return f"{key.name}-dashboard"
 
 
 def canary_name(key: ObjectKey) -> str:
-    """The AtomDeployment of the canary, and so all that it has."""
+    """Return the AtomDeployment of the canary, and so all that it has."""
     return f"{key.name}-canary"
 
 
 def picker_name(key: ObjectKey) -> str:
-    """Everything of the endpoint picker that we run."""
+    """Return the name of every object of the endpoint picker that we run."""
     return f"{key.name}-picker"
 
 
@@ -48,7 +48,7 @@ def picker_labels(name: str) -> dict[str, str]:
 
 
 def frontend_name(key: ObjectKey) -> str:
-    """Everything of the servers in front."""
+    """Return the name of every object of the frontend."""
     return f"{key.name}-frontend"
 
 
@@ -66,7 +66,7 @@ def _component_labels(program: str, name: str, component: str) -> dict[str, str]
 
 
 def workers_name(key: ObjectKey) -> str:
-    """The headless Service by whose name a frontend finds every engine pod."""
+    """Return the headless Service by whose name a frontend finds every engine pod."""
     return f"{key.name}-workers"
 
 
@@ -76,7 +76,7 @@ def workers_url(key: ObjectKey) -> str:
 
 
 def short_hash(text: str) -> str:
-    """Names the same thing the same, in 16 characters."""
+    """Hash a text to 16 characters; equal texts have equal hashes."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -110,7 +110,7 @@ def selector_labels(name: str) -> dict[str, str]:
 
 
 def child_labels(name: str) -> dict[str, str]:
-    """Labels of every child and pod."""
+    """Return the labels of every child and pod."""
     return {
         **selector_labels(name),
         constants.LABEL_COMPONENT: "inference",
@@ -120,14 +120,15 @@ def child_labels(name: str) -> dict[str, str]:
 
 
 def service_url(key: ObjectKey) -> str:
-    """Base address of the engine's HTTP API inside the cluster, whatever the cluster's domain."""
+    """Return the base address of the engine's HTTP API inside the cluster, whatever the cluster's
+    domain."""
     return f"http://{key.name}.{key.namespace}.svc:{constants.ENGINE_PORT}"
 
 
 def metadata(
     identity: Identity, name: str, annotations: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Metadata of a child: labels to find it by, the owner for garbage collection."""
+    """Return the metadata of a child: labels to find it by, the owner for garbage collection."""
     result: dict[str, Any] = {
         "name": name,
         "namespace": identity.key.namespace,
@@ -156,7 +157,7 @@ def component_head(identity: Identity, kind: Kind, name: str, component: str) ->
 
 
 def with_words(identity: Identity, manifest: Manifest) -> Manifest:
-    """The manifest with the labels and annotations that the spec asks for; ours win."""
+    """Return the manifest with the labels and annotations that the spec asks for; ours win."""
     words, metadata = identity.objects.of(str(manifest["kind"])), manifest["metadata"]
     if words.labels:
         metadata = {**metadata, "labels": {**words.labels, **metadata["labels"]}}

@@ -20,8 +20,8 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
 def network_policy(plans: Sequence[Plan], access: NetworkAccess) -> Manifest:
-    """Ingress to the pods of these plans, the first of which is the workload's; the kubelet's
-    probes are not subject to policies."""
+    """Render the ingress to the pods of these plans, the first of which is the workload's; the
+    kubelet's probes are not subject to policies."""
     rules = [_of_callers(access)]
     labels = naming.selector_labels(plans[0].identity.key.name)
     for plan in plans:
@@ -42,7 +42,7 @@ def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def frontend_policy(identity: Identity, access: NetworkAccess) -> Manifest:
-    """Ingress to the frontend's pods: who may call the engines may call these."""
+    """Render the ingress to the frontend's pods: who may call the engines may call these."""
     labels = naming.frontend_labels(identity.key.name)
     return _policy(identity, naming.frontend_name(identity.key), labels, [_of_callers(access)])
 
@@ -71,7 +71,8 @@ def _of_callers(access: NetworkAccess) -> dict[str, Any]:
 
 
 def _of_peers(labels: dict[str, str]) -> dict[str, Any]:
-    """A frontend lets the pods compute; replicas that have to go hand their open answers over."""
+    """Admit peers: a frontend lets the pods compute; ending replicas hand their open answers
+    over."""
     return {
         "from": [{"podSelector": {"matchLabels": labels}}],
         "ports": [{"port": constants.ENGINE_PORT_NAME, "protocol": "TCP"}],
@@ -79,7 +80,7 @@ def _of_peers(labels: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_picker(key: ObjectKey, engine: EngineOptions, integrations: Integrations) -> dict[str, Any]:
-    """The endpoint picker that we run reads metrics, tokens and events."""
+    """Admit the endpoint picker that we run, which reads metrics, tokens and events."""
     labels = naming.picker_labels(key.name)
     ports = (constants.ENGINE_PORT_NAME, *event_ports(engine, integrations))
     return {

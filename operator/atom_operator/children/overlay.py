@@ -51,7 +51,7 @@ def copied(value: Any) -> Any:
 
 
 def overlay_paths(overlay: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that an overlay touches, two levels deep, as a user would name them."""
+    """Return the fields that an overlay touches, two levels deep, as a user would name them."""
     return tuple(sorted(_paths(overlay)))
 
 
@@ -73,7 +73,7 @@ def _paths(overlay: Mapping[str, Any]) -> Iterator[str]:
 def _merge_maps(
     base: Mapping[str, Any], overlay: Mapping[str, Any], type_name: str, path: str
 ) -> dict[str, Any]:
-    """Two objects of a type; of one that is no struct (labels, limits) the type is a leaf's."""
+    """Merge two objects of a type; one that is no struct (labels, limits) has a leaf's type."""
     directive = overlay.get(_PATCH, "merge")
     if directive == "delete":
         return {}

@@ -16,7 +16,7 @@ _LEAST_REPLICAS = 2
 def disruption_budget(
     identity: Identity, scale: ScalePlan, integrations: Integrations
 ) -> Manifest | None:
-    """The budget, or None when the number of replicas makes none useful."""
+    """Return the budget, or None if the number of replicas makes none useful."""
     scaling = integrations.autoscaling
     most = scale.replicas if scaling is None else scaling.max_replicas
     if most < _LEAST_REPLICAS:

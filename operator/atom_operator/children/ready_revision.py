@@ -12,7 +12,7 @@ from atom_operator.domain import CONTROLLER_REVISION, Identity, Manifest, PodRev
 
 
 def ready_revision(identity: Identity, pods: PodRevision) -> Manifest:
-    """The object that remembers `pods`."""
+    """Render the object that remembers `pods`."""
     annotations = {constants.ANNOTATION_REVISION: pods.name}
     if pods.spec_digest is not None:
         annotations[constants.ANNOTATION_SPEC_DIGEST] = pods.spec_digest

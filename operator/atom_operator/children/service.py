@@ -34,7 +34,7 @@ def service(plan: Plan) -> Manifest:
 
 
 def service_account(identity: Identity) -> Manifest:
-    """An identity without rights: the engine never talks to the API server."""
+    """Render an identity without rights: the engine never talks to the API server."""
     account: Manifest = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

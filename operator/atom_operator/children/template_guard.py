@@ -70,7 +70,7 @@ def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
 
 
 def _of_profile(plan: Plan, given: Given) -> list[Right]:
-    """The rights that pods have from the AtomProfile's template alone."""
+    """Return the rights that pods have from the AtomProfile's template alone."""
     if plan.pods.profile is None or plan.pods.profile.template is None:
         return []
     pods = replace(plan.pods, template=None, template_removed=())
@@ -122,7 +122,8 @@ def _own(plan: Plan) -> RevisionInForce:
 
 
 def _of_jobs(plan: Plan) -> list[Manifest]:
-    """The templates of Jobs, with spec.jobs.template and the annotations of spec.objects.job."""
+    """Return the templates of Jobs, with spec.jobs.template and the annotations of
+    spec.objects.job."""
     jobs = [job for job in (weights_job(plan), inspection_job(plan)) if job is not None]
     return [job.manifest["spec"]["template"] for job in jobs]
 

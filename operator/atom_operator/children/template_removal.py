@@ -19,7 +19,7 @@ _STEP = re.compile(r"\.?([A-Za-z][A-Za-z0-9]*)|\[([^\]]+)\]")
 
 
 def remove_fields(template: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """The template without the fields that the paths name; raises OverlayError."""
+    """Return the template without the fields that the paths name; raises OverlayError."""
     result: dict[str, Any] = copied(dict(template))
     for number, path in enumerate(paths):
         try:

@@ -48,7 +48,7 @@ _LEAST_SHARED_MEMORY = 8 * 1024**2
 def cache_environment(
     engine: EngineOptions, accelerator: Accelerator, integrations: Integrations
 ) -> dict[str, dict[str, Any]]:
-    """Variables that send every cache to a writable volume."""
+    """Return the variables that send every cache to a writable volume."""
     claimed = integrations.compile_cache_claim is not None
     compiled = f"{_COMPILED}/{compile_cache_key(engine, accelerator)}" if claimed else _CACHE
     folders = {name: f"{compiled}/{folder}" for name, folder in _COMPILE_ENVIRONMENT.items()}
@@ -69,7 +69,7 @@ def compile_cache_key(engine: EngineOptions, accelerator: Accelerator) -> str:
 
 
 def mounts(plan: Plan) -> list[dict[str, Any]]:
-    """Mounts of the engine container."""
+    """Return the mounts of the engine container."""
     result: list[dict[str, Any]] = [
         {"name": "cache", "mountPath": _CACHE},
         {"name": "tmp", "mountPath": "/tmp"},
@@ -115,7 +115,7 @@ def shared_memory_bytes(engine: EngineOptions, accelerator: Accelerator) -> int:
 
 
 def volumes(plan: Plan) -> list[dict[str, Any]]:
-    """Volumes of the pod."""
+    """Return the volumes of the pod."""
     memory = {
         "medium": "Memory",
         "sizeLimit": memory_quantity(shared_memory_bytes(plan.engine, plan.accelerator)),
@@ -158,7 +158,7 @@ def has_peers(engine: EngineOptions, integrations: Integrations) -> bool:
 
 
 def peer_arguments(engine: EngineOptions, integrations: Integrations) -> list[str]:
-    """The flag of servers that hand answers to each other."""
+    """Return the flag of servers that hand answers to each other."""
     return ["--handover-secret-file", PEER_SECRET_FOLDER] if has_peers(engine, integrations) else []
 
 
@@ -172,8 +172,8 @@ def adapters_token(engine: EngineOptions, location: ModelLocation) -> tuple[str,
 
 
 def _renewed(name: str, secret: tuple[str, str], file: str) -> dict[str, Any]:
-    """A key of a Secret as a whole folder, which the kubelet renews; a single file would stay as
-    it was."""
+    """Mount a key of a Secret as a whole folder, which the kubelet renews; a single file would stay
+    unchanged."""
     items = [{"key": secret[1], "path": file}]
     return {"name": name, "secret": {"secretName": secret[0], "items": items}}
 

@@ -107,7 +107,7 @@ def _deployment(
 
 
 def pod_template(plan: Plan) -> Manifest:
-    """The pod template with the user's overlay; does not depend on the rollout's strategy.
+    """Return the pod template with the user's overlay; does not depend on the rollout's strategy.
 
     Raises OverlayError when spec.template cannot be merged.
     """
@@ -216,7 +216,7 @@ def stop_seconds(engine: EngineOptions) -> int:
 
 
 def rendered_template(plan: Plan) -> Manifest:
-    """The pod template before any overlay."""
+    """Return the pod template before any overlay."""
     spec: dict[str, Any] = {
         "serviceAccountName": plan.identity.service_account,
         "automountServiceAccountToken": False,
@@ -276,7 +276,8 @@ def spread_over_hosts(labels: dict[str, str]) -> dict[str, Any]:
 
 
 def _product_affinity(accelerator: Accelerator) -> dict[str, Any]:
-    """Nodes whose device id is the product's: virtual functions carry no product-name label.
+    """Return the nodes whose device id is the product's: virtual functions carry no product-name
+    label.
 
     The terms are alternatives: the node labeller's stable label and its older family, of nodes
     whose devices all have one id, and the counted labels of nodes with several ids.

@@ -133,7 +133,8 @@ class ApiConnection:
         body: Mapping[str, Any] | None = None,
         content: str = _JSON,
     ) -> dict[str, Any]:
-        """The decoded answer. Raises ClusterError: NotFoundError for 404, ExpiredError for 410."""
+        """Return the decoded answer. Raises ClusterError: NotFoundError for 404, ExpiredError for
+        410."""
         answer = await self._ask(_Request(method, path, query or {}, body, content))
         found: dict[str, Any] = decoded(answer, dict)
         return found
@@ -146,7 +147,7 @@ class ApiConnection:
     async def stream(
         self, path: str, query: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer without an end; open once the server has accepted it.
+        """Return the lines of an answer without an end; open once the server has accepted it.
 
         So long a silence is an error.
         """
@@ -170,7 +171,7 @@ class ApiConnection:
             return data
 
     async def _send(self, request: _Request) -> RESTResponse:
-        """An answer that is no error, its body unread."""
+        """Return an answer that is no error, its body unread."""
         client = await self._connected()
         method, url, headers, _, _ = await client.param_serialize(
             request.method,
@@ -246,7 +247,7 @@ def _message(answer: RESTResponse, data: bytes) -> str:
 
 
 def decoded(data: bytes, type_: type[T]) -> T:
-    """An answer, or a line of one; TransientError when it is something else, as a proxy's."""
+    """Decode an answer, or a line of one; TransientError if it has another form, as a proxy's."""
     try:
         return msgspec.json.decode(data, type=type_)
     except msgspec.DecodeError as error:
@@ -257,7 +258,7 @@ def decoded(data: bytes, type_: type[T]) -> T:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """A broken connection, or none, by the port's name."""
+    """Translate errors of the connection to the port's."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -36,11 +36,11 @@ class AppliedChildren:
         self._known: dict[ObjectKey, dict[ChildKey, _Digests]] = {}
 
     def forget_all(self) -> None:
-        """A new term: another replica may have applied something else since."""
+        """Forget everything at a new term: another replica may have applied changes since."""
         self._known.clear()
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._known.pop(key, None)
 
     def is_current(
@@ -64,7 +64,7 @@ class AppliedChildren:
 
 
 def stamped(manifest: Manifest) -> Manifest:
-    """The manifest with its own digest, by which a later process knows that it was applied."""
+    """Stamp the manifest with its digest, by which a later process knows that it was applied."""
     metadata = manifest["metadata"]
     digest = {constants.ANNOTATION_APPLIED: _digest(manifest).hex()}
     annotations = {**(metadata.get("annotations") or {}), **digest}

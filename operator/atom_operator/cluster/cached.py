@@ -157,7 +157,7 @@ class CachedCluster:
         return answer
 
     def _whole(self, kind: Kind) -> ObjectCache | None:
-        """The cache of a kind that belongs to no namespace; None where only the API server can
+        """Return the cache of a kind that belongs to no namespace; None if only the API server can
         say."""
         informer = self._informers.find(kind, "")
         known = informer is not None and (informer.is_current or informer.is_unserved)

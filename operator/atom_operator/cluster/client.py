@@ -169,8 +169,8 @@ class ApiCluster:
         return keys
 
     async def list_holders(self, kind: Kind) -> set[ObjectKey]:
-        """The AtomDeployments that objects of this kind say they belong to; none where the cluster
-        does not serve it, or not to us."""
+        """Return the AtomDeployments that objects of this kind say they belong to; empty if the
+        cluster does not serve it, or not to us."""
         keys: set[ObjectKey] = set()
         for namespace in self._namespaces:
             owned = {"labelSelector": constants.LABEL_DEPLOYMENT}

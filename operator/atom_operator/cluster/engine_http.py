@@ -78,8 +78,8 @@ class HttpEngines:
             await self._session.close()
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Opened at the first question, because a session belongs to an event loop. A proxy of the
-        environment does not know pod addresses, and is not asked."""
+        """Open the session at the first question, because it belongs to an event loop. The
+        environment's proxy does not know pod addresses, and is not used."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),

@@ -66,7 +66,8 @@ class MetricsReader:
 async def ask_engines(
     engines: EnginePort, observed: Observed, known: Measured | None
 ) -> EngineView:
-    """The capacity of the latest revision, unless `known` is that, and who does not serve yet."""
+    """Ask for the capacity of the latest revision, unless `known` is that, and for the pods that do
+    not serve yet."""
     revision = observed.deployment.revision if observed.deployment else None
     measured = known if known is not None and known.revision == revision else None
     if measured is None and revision is not None:
@@ -119,7 +120,7 @@ async def _measure(engines: EnginePort, observed: Observed, revision: str) -> Me
 
 
 def _serving(observed: Observed, revision: str | None) -> list[PodState]:
-    """Ready pods of a revision that have an address."""
+    """Return the ready pods of a revision that have an address."""
     pods = _by_name(observed)
     return [pod for pod in pods if pod.ready and pod.address and pod.revision == revision]
 

@@ -55,7 +55,7 @@ class RefusedError(ClusterError):
 
 
 def classify(code: int | None, message: str) -> ClusterError:
-    """The error for an HTTP status; None when there was no answer at all."""
+    """Return the error for an HTTP status; None if there was no answer at all."""
     if code == _NOT_FOUND:
         return NotFoundError(message)
     if code == _CONFLICT and _EXISTS in message:

@@ -47,7 +47,7 @@ def foreign_edits(manifest: Manifest) -> tuple[ForeignEdit, ...]:
 
 
 def fields_of_others(entries: Any) -> list[dict[str, Any]]:
-    """The entries of other managers, with the fields of the spec that are not ours too."""
+    """Return the entries of other managers, with the fields of the spec that are not ours too."""
     known = [item for item in entries if isinstance(item, Mapping)] if entries else []
     ours = [_spec(item) for item in known if item.get("manager") in _OURS]
     found = []
@@ -81,7 +81,7 @@ def _without(fields: Mapping[str, Any], ours: Iterable[Mapping[str, Any]]) -> di
 
 
 def _paths(fields: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Fields as a user would name them; of an item that is new as a whole, the item."""
+    """Yield the fields as a user would name them; of an item that is new as a whole, the item."""
     if not fields or _ITSELF in fields:
         yield path
         return

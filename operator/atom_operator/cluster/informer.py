@@ -81,7 +81,7 @@ class WatchPort(Protocol):
     continue from, and UnservedError if the cluster does not serve the kind."""
 
     async def list_scope(self, scope: Scope) -> Listing:
-        """Everything, as new as the cluster is."""
+        """List the whole scope, as new as the cluster is."""
 
     def watch_scope(
         self, scope: Scope, since: str, seconds: float
@@ -152,7 +152,7 @@ class Informer:
             held[:] = [item for item in held if is_newer(item.version, answer.version)]
 
     def drop(self, namespace: str, name: str) -> None:
-        """The API server has deleted it as we asked: no news either."""
+        """Remove an object that the API server has deleted at our request: no news either."""
         self.cache.forget(namespace, name)
         self._held_back.get((namespace, name), []).clear()
 

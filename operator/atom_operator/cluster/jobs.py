@@ -171,7 +171,7 @@ async def _with_volumes(port: ClusterPort, state: JobState, pod: Manifest) -> Jo
 
 
 def job_state(job: Manifest, pods: Iterable[Manifest], refused: str | None = None) -> JobState:
-    """The typed view of a Job and its pods; `refused`: why it gets no pod."""
+    """Return the typed view of a Job and its pods; `refused`: why it gets no pod."""
     latest = _latest(pods)
     if _is_done(job):
         return JobState(
@@ -195,7 +195,7 @@ def _latest(pods: Iterable[Manifest]) -> Manifest | None:
 
 
 def _running(pod: Manifest | None, refused: str | None) -> JobState:
-    """A Job that has not ended, by the pod that it made last."""
+    """Return the state of a running Job, by its newest pod."""
     if refused is not None:
         words = f"its pods are refused: {refused}"
         return JobState("Running", words, problem=words, refused=True)

@@ -32,11 +32,11 @@ class KnownDeployments:
         self._known: dict[ObjectKey, _Known] = {}
 
     def read(self, manifest: Manifest) -> None:
-        """A reconcile that has just begun looks at this: whatever it is, it is the newest."""
+        """Record the version that a reconcile has just read: whatever it is, it is the newest."""
         self._known[_key(manifest)] = _Known(_version(manifest), _content(manifest))
 
     def reported(self, answer: Manifest) -> None:
-        """The answer to a status of ours: known as well, unless anything else in it is new."""
+        """Record the answer to our status: known as well, unless another field in it is new."""
         known = self._known.get(_key(answer))
         if known is not None and known.content == _content(answer):
             self.read(answer)
@@ -51,7 +51,7 @@ class KnownDeployments:
         self._known.pop(key, None)
 
     def forget_all(self) -> None:
-        """A new term: another replica may have reconciled since."""
+        """Forget everything at a new term: another replica may have reconciled since."""
         self._known.clear()
 
 

@@ -68,7 +68,7 @@ class StoredObject:
         )
 
     def manifest(self) -> Manifest:
-        """A copy of the object, as the item of a list."""
+        """Return a copy of the object, as the item of a list."""
         found: Manifest = msgspec.json.decode(self.body)
         return found
 
@@ -87,7 +87,7 @@ class ObjectCache:
         return len(self._objects)
 
     def every(self) -> list[Manifest]:
-        """A copy of each object."""
+        """Return a copy of each object."""
         return [item.manifest() for item in self._objects.values()]
 
     def every_as(self, type_: type[T]) -> list[T]:
@@ -142,13 +142,14 @@ class ObjectCache:
         return [*gone, *(item for item in listed if self.put(item))]
 
     def select(self, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
-        """Objects that carry all of `labels`, one at least and all indexed; sorted by name."""
+        """Return the objects that carry all of `labels`, one at least and all indexed; sorted by
+        name."""
         found = [self._names.get((namespace, *item), set()) for item in labels.items()]
         names = sorted(set.intersection(*found))
         return [self._objects[namespace, name].manifest() for name in names]
 
     def find(self, term: str) -> list[Manifest]:
-        """Objects that have the term, sorted by namespace and name."""
+        """Return the objects that have the term, sorted by namespace and name."""
         return [self._objects[key].manifest() for key in sorted(self._by_term.get(term, ()))]
 
     def clear(self) -> list[StoredObject]:

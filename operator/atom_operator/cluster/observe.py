@@ -184,7 +184,7 @@ async def _optional(
 
 
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
-    """The typed view of children and pods."""
+    """Return the typed view of children and pods."""
     # There are two while one kind takes over from the other: the newest is the one requested last.
     found = {key: child for key, child in children.items() if runs_engines(key, child)}
     workload = _newest(found.values())
@@ -260,14 +260,14 @@ def _records(children: Mapping[ChildKey, Manifest]) -> list[Manifest]:
 
 
 def _newest(records: Iterable[Manifest]) -> Manifest | None:
-    """A pass that was cut off may have left the one before beside it."""
+    """Return the newest record; an interrupted pass may have left the previous one beside it."""
     return max(
         records, key=lambda item: str(item["metadata"].get("creationTimestamp")), default=None
     )
 
 
 def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
-    """The pod template in `field` of a workload or of a record, if we gave it its name."""
+    """Return the pod template in `field` of a workload or of a record, if we gave it its name."""
     name, found = annotation(manifest, constants.ANNOTATION_REVISION), manifest.get(field) or {}
     template, nodes = found.get("template"), found.get("nodes", 1)
     if "leaderWorkerTemplate" in found:
@@ -295,7 +295,7 @@ def belongs_to(manifest: Manifest, uid: str) -> bool:
 
 
 def controller_uid(manifest: Manifest) -> str | None:
-    """Uid of the object's controller, None when it has none."""
+    """Return the uid of the object's controller, None if it has none."""
     for reference in manifest.get("metadata", {}).get("ownerReferences", ()):
         if reference.get("controller"):
             return str(reference.get("uid"))
@@ -303,7 +303,7 @@ def controller_uid(manifest: Manifest) -> str | None:
 
 
 def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> DeploymentState:
-    """Progress as the controller of a Deployment or LeaderWorkerSet reports it."""
+    """Return the progress as the controller of a Deployment or LeaderWorkerSet reports it."""
     metadata, spec = manifest["metadata"], manifest["spec"]
     status: Mapping[str, Any] = manifest.get("status") or {}
     conditions = {
@@ -370,7 +370,7 @@ def _rollback(manifest: Manifest) -> Rollback | None:
 
 
 def _rollout(manifest: Manifest) -> Rollout | None:
-    """The strategy in effect, with our reason for it; None where we have not written one."""
+    """Return the strategy in effect, with our reason for it; None if we have not written one."""
     reason = annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
     if reason is None:
         return None

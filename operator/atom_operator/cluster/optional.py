@@ -48,13 +48,13 @@ class OptionalKinds:
         self._lock = asyncio.Lock()
 
     def forget_all(self) -> None:
-        """A new term: another replica may have written since."""
+        """Forget everything at a new term: another replica may have written since."""
         self._known.clear()
         self._under_way.clear()
         self._survey_until = float("-inf")
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._known.pop(key, None)
         self._under_way.discard(key)
 

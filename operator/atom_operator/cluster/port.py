@@ -25,7 +25,7 @@ class ClusterPort(Protocol):
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest]:
-        """Objects of a namespace that carry all of `labels`."""
+        """Return the objects of a namespace that carry all of `labels`."""
 
     async def list_if_served(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
@@ -57,7 +57,7 @@ class ClusterPort(Protocol):
         those of AtomDeployments that we watch."""
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Server-side apply with our field manager, forced; the object as it is now."""
+        """Apply the object server-side with our field manager, forced; return it as it is now."""
 
     async def make(self, kind: Kind, manifest: Manifest) -> None:
         """Create an object. Raises `AlreadyExistsError` if one of its name exists, of
@@ -90,7 +90,7 @@ class ClusterPort(Protocol):
         itself; None if the pod ends or is gone."""
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
-        """Server-side apply of an AtomDeployment's status; the answer, None when it is gone."""
+        """Apply an AtomDeployment's status server-side; return the answer, None if it is gone."""
 
     async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
-        """Server-side apply of an AtomProfile's status; the answer, None when it is gone."""
+        """Apply an AtomProfile's status server-side; return the answer, None if it is gone."""

@@ -48,7 +48,7 @@ class HttpPrometheus:
             await self._session.close()
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Opened at the first question, because a session belongs to an event loop."""
+        """Open the session at the first question, because it belongs to an event loop."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout)

@@ -85,7 +85,7 @@ async def _judged(port: ClusterPort, kind: Kind, manifest: Manifest) -> Successo
 
 
 def _claim(pod: Manifest, entry: str, asked: Mapping[str, Any]) -> Manifest:
-    """The claim that its controller makes of a template, whose owner is the pod."""
+    """Build the claim that the pod's controller would make of a template."""
     before, metadata = pod["metadata"], asked.get("metadata") or {}
     owner = {"apiVersion": POD.api_version, "kind": POD.kind, "name": before["name"]}
     annotations = {**(metadata.get("annotations") or {}), _CLAIM_OF_POD: entry}

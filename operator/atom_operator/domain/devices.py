@@ -168,7 +168,7 @@ class DevicePicture:
     classes: Mapping[str, bool] = field(default_factory=dict)  # and whether they can be counted
 
     def matching(self, claim: DeviceClaim) -> Iterator[tuple[DeviceKey, Device]]:
-        """The devices that may be given for a claim, taken or not."""
+        """Return the devices that may be given for a claim, taken or not."""
         if claim.device_class in self.classes:
             for key, device in self.devices.items():
                 if claim.matches(device):

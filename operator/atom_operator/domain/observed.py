@@ -55,7 +55,7 @@ class DeploymentState:
 
     @property
     def refused_by_quota(self) -> bool:
-        """There may be room for its pods as soon as others have gone."""
+        """Return whether there may be room for its pods as soon as others have gone."""
         return "exceeded quota" in (self.refused_message or "")
 
     @property
@@ -166,7 +166,7 @@ class Observed:
 
     @property
     def leaving_charged(self) -> tuple[LeavingPod, ...]:
-        """Pods that end and that a quota still counts."""
+        """Return the pods that end and that a quota still counts."""
         return tuple(pod for pod in self.leaving if self._is_charged(pod.charged_until))
 
     @property

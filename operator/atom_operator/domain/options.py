@@ -159,7 +159,7 @@ class EngineOptions:
 
     @property
     def argument_words(self) -> list[str]:
-        """The spec's own arguments, options and their values apart."""
+        """Return the spec's own arguments, options and their values apart."""
         return [word for argument in self.extra_args for word in argument.split("=")]
 
     @property

@@ -46,7 +46,7 @@ class PlacedPods:
     _ours: Mapping[ObjectKey, tuple[PlacedPod, ...]] = field(default_factory=dict)
 
     def of(self, key: ObjectKey) -> tuple[PlacedPod, ...]:
-        """The pods of one AtomDeployment."""
+        """Return the pods of one AtomDeployment."""
         return self._ours.get(key, ())
 
     def without(self, key: ObjectKey, names: Container[str]) -> PlacedPods:

@@ -41,7 +41,7 @@ class LimitAsked(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def amount(resource: str, quantity: str) -> int:
-    """A Kubernetes quantity of a resource, rounded up; 0 if the text is no quantity."""
+    """Return a Kubernetes quantity of a resource, rounded up; 0 if the text is no quantity."""
     value = exact_quantity(quantity) or Fraction(0)
     return math.ceil(value * 1000 if _is_cpu(resource) else value)
 
@@ -91,7 +91,7 @@ def given_back(pods: Iterable[Resources], resource: str, count: int) -> int:
 
 
 def amount_text(resource: str, taken: int) -> str:
-    """An amount with its resource, for people."""
+    """Return an amount with its resource, for people."""
     if is_host_port(resource):
         return resource
     if _is_cpu(resource):

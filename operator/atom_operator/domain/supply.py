@@ -46,27 +46,27 @@ class NodeSupply:
 
     @property
     def ours(self) -> int:
-        """Pods of this AtomDeployment there that a rollout would replace."""
+        """Return the number of pods of this AtomDeployment there that a rollout would replace."""
         return len(self.replaced)
 
     @property
     def device(self) -> Amount:
-        """The device's amount; nothing where pods need none."""
+        """Return the device's amount; nothing where pods need none."""
         return self.amounts.get(self.resource or "", _NOTHING)
 
     @property
     def allocatable(self) -> int:
-        """Devices that pods may be given."""
+        """Return the number of devices that pods may be given."""
         return self.device.allocatable or 0
 
     @property
     def requested(self) -> int:
-        """Devices that pods have."""
+        """Return the number of devices that pods have."""
         return self.device.requested
 
     @property
     def free(self) -> int:
-        """Devices that no pod has."""
+        """Return the number of devices that no pod has."""
         return self.device.free or 0
 
 

@@ -33,7 +33,8 @@ class DeploymentNews:
 
     @contextmanager
     def reconciling(self, key: ObjectKey) -> Iterator[None]:
-        """The AtomDeployment is being reconciled, by one at a time."""
+        """Hold back events while the AtomDeployment is being reconciled, by one reconcile at a
+        time."""
         self._held_back[key] = []
         try:
             yield

@@ -76,7 +76,7 @@ class _Memo:
 
 
 def deployment_registry() -> kopf.OperatorRegistry:
-    """The handlers."""
+    """Build the registry of handlers."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)

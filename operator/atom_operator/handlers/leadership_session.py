@@ -41,8 +41,8 @@ class LeadershipSession:
         return len(self._queue)
 
     def add(self, key: ObjectKey, *, urgent: bool = False) -> None:
-        """Something about this AtomDeployment or its children changed; urgent: a spec
-        that no status speaks of yet."""
+        """Add an AtomDeployment that changed, or whose children did; urgent: a spec that no status
+        describes yet."""
         self._queue.add(key, urgent=urgent)
 
     async def run(self) -> None:

@@ -208,19 +208,20 @@ class Runtime:
             self._session.add(key)
 
     def _hear(self, event: DeploymentEvent) -> None:
-        """An AtomDeployment changed. What a canary reports is news to the one that it belongs
-        to."""
+        """Handle a changed AtomDeployment. A canary's report is news to the AtomDeployment that it
+        belongs to."""
         if self._session is not None and event.owner is not None:
             self._session.add(event.owner)
         self._news.hear(event)
 
     def _look_at(self, event: DeploymentEvent) -> None:
-        """A spec that no status speaks of yet comes first."""
+        """Queue an AtomDeployment; a spec that no status describes yet comes first."""
         if self._session is not None:
             self._session.add(event.key, urgent=event.is_unreported)
 
     def check_alive(self) -> int:
-        """Length of the queue; raises when a loop has ended, which only a bug can cause."""
+        """Return the length of the queue; raises when a loop has ended, which only a bug can
+        cause."""
         for task in self._tasks:
             if task.done():
                 raise RuntimeError("a loop of the operator has ended; see its log")

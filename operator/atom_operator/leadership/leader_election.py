@@ -47,7 +47,7 @@ class Elector:
 
     @property
     def record(self) -> LeaseRecord | None:
-        """The Lease as it was seen last."""
+        """Return the Lease as it was seen last."""
         return self._sighting.record if self._sighting else None
 
     def tell(self, reconciles: bool) -> None:

@@ -34,7 +34,7 @@ class PageReader:
         self._document: dict[str, Any] = {}
 
     async def document(self) -> dict[str, Any]:
-        """The page's document. Raises ClusterError where the API server does not answer."""
+        """Return the page's document. Raises ClusterError where the API server does not answer."""
         async with self._lock:
             if self._monotonic() - self._read_at > _FRESH_SECONDS:
                 self._document = await self._read()

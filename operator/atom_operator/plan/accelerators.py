@@ -59,18 +59,20 @@ def product_of_device_id(device_id: str) -> Product | None:
 
 
 def product_of_name(label: str) -> Product | None:
-    """The product in a product-name label such as AMD_Instinct_MI300X_OAM."""
+    """Return the product in a product-name label such as AMD_Instinct_MI300X_OAM."""
     return next((_BY_NAME[word] for word in label.split("_") if word in _BY_NAME), None)
 
 
 def partition_of_resource(resource: str) -> str | None:
-    """Partition mode such as cpx_nps4 that the resource's name states; None for amd.com/gpu."""
+    """Return the partition mode such as cpx_nps4 that the resource's name states; None for
+    amd.com/gpu."""
     match = _PARTITION_RESOURCE.match(resource)
     return match.group(1) if match else None
 
 
 def partition_count(partition: str | None) -> int:
-    """Logical devices of one GPU in a mode such as cpx_nps4; 1 for none and for an unknown one."""
+    """Return the number of logical devices of one GPU in a mode such as cpx_nps4; 1 for none and
+    for an unknown one."""
     return _PARTITIONS.get(partition.partition("_")[0], 1) if partition else 1
 
 
@@ -80,7 +82,7 @@ def shares_memory(partition: str | None) -> bool:
 
 
 def multiplies_fp4(accelerator: Accelerator) -> bool:
-    """False also where the product is unknown."""
+    """Return whether the product multiplies fp4; False also if it is unknown."""
     return accelerator.product is not None and _BY_NAME[accelerator.product].multiplies_fp4
 
 

@@ -135,7 +135,7 @@ def _judge(case: _Case, correction: _Correction, source: str) -> CapacityVerdict
 
 
 def cache_layout(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvLayout:
-    """The KV cache of one device."""
+    """Return the KV cache of one device."""
     element = kv_element(facts, options, accelerator)
     ranks, drafts = options.tensor_parallel, speculation(options)
     return kv_layout(facts, element, ranks, drafts, options.block_size)
@@ -169,7 +169,7 @@ def stored_bytes(accelerator: Accelerator) -> int | None:
 
 
 def longest(facts: ModelFacts, options: EngineOptions) -> int:
-    """Tokens of the longest sequence that is served."""
+    """Return the number of tokens of the longest sequence that is served."""
     return options.max_model_len or facts.max_position_embeddings
 
 

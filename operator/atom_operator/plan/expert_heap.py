@@ -20,7 +20,8 @@ _SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 
 
 def expert_heap_bytes(options: EngineOptions) -> int:
-    """Bytes of a device; 0 where experts' tokens go another way, or stay on their rank."""
+    """Return the bytes of a device; 0 where experts' tokens go another way, or stay on their
+    rank."""
     if not options.shares_experts or not _chooses_mori(options):
         return 0
     said = [entry.get("value") for entry in options.env if entry.get("name") == _VARIABLE]

@@ -63,7 +63,7 @@ def pods_asked(
     observed: Observed | None = None,
     volumes: tuple[tuple[str, Placement], ...] = (),
 ) -> PodsAsked:
-    """The pods of a plan by their finished template; `observed`: some that find no node."""
+    """Return the pods of a plan by their finished template; `observed`: some that find no node."""
     at_least: Counter[str] = Counter()
     for pod in observed.pods if observed is not None else ():
         if pod.requests is not None and pod.revision == revision:
@@ -193,8 +193,8 @@ def _kept_apart(
     asked: PodsAsked,
     selectors: Sequence[Mapping[str, str]],
 ) -> tuple[NodeSupply, ...]:
-    """The nodes with the one place that pods leave on a host whose own required anti-affinity keeps
-    them apart: an old pod of a rollout holds it like a device."""
+    """Return the nodes with the one place that pods leave on a host whose own required
+    anti-affinity keeps them apart: an old pod of a rollout holds it like a device."""
     found = []
     for node in nodes:
         near = [
@@ -246,7 +246,7 @@ def has_resource(node: Manifest, resource: str) -> bool:
 
 
 def amd_resources(node: Manifest) -> tuple[str, ...]:
-    """The AMD resources that the node has ever had, also when all devices are unhealthy."""
+    """Return the AMD resources that the node has ever had, also when all devices are unhealthy."""
     return tuple(sorted(name for name in _resource_names(node) if is_amd(name)))
 
 

@@ -33,7 +33,7 @@ _MOST_KEPT = 8
 
 
 def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Accelerator) -> str:
-    """Names the kind of engine that evidence is about."""
+    """Name the kind of engine that evidence is about."""
     download = model.download
     parts = (
         model.source,

@@ -20,13 +20,13 @@ from atom_operator.domain import FactsLookup
 
 
 def facts_from_config(config: Mapping[str, Any], origin: str) -> FactsLookup:
-    """Facts of a config.json; raises atom.sizing.ModelFactsError when it is unusable."""
+    """Return the facts of a config.json; raises atom.sizing.ModelFactsError when it is unusable."""
     facts = ModelFacts.from_hf_config(config)
     return FactsLookup(facts, Reason.FITS, f"model facts from {origin}")
 
 
 def facts_from_text(text: str, origin: str) -> FactsLookup:
-    """Read facts from a config.json's text; raises ValueError when it is not a JSON object, and
+    """Read the facts from a config.json's text; raises ValueError when it is not a JSON object, and
     atom.sizing.ModelFactsError when it is unusable."""
     try:
         config = parse_json(text, SETTINGS)
@@ -39,7 +39,7 @@ def facts_from_text(text: str, origin: str) -> FactsLookup:
 
 @lru_cache(maxsize=256)
 def facts_from_catalogue(source: str) -> FactsLookup:
-    """Facts of a well-known source, or the remedy when it is not one."""
+    """Return the facts of a well-known source, or the remedy when it is not one."""
     config = _catalogue().get(source)
     if config is not None:
         return facts_from_config(config, "the operator's catalogue")
@@ -53,8 +53,8 @@ def facts_from_catalogue(source: str) -> FactsLookup:
 
 @cache
 def _catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """The shapes of well-known models, as their published config.json files give them (the keys
-    that a plan needs). A source is matched exactly."""
+    """Return the shapes of well-known models, as their published config.json files give them (the
+    keys that a plan needs). A source is matched exactly."""
     folder = files("atom_operator.plan").joinpath("catalogue")
     pages = sorted((page for page in folder.iterdir()), key=lambda page: page.name)
     entries = [

@@ -56,7 +56,8 @@ def products_of(labels: Mapping[str, str]) -> tuple[Product, ...]:
 
 
 def partition_mode(labels: Mapping[str, str], resource: str) -> str | None:
-    """Mode such as cpx_nps4: by the resource's name, or by the label of a node of one mode."""
+    """Return the mode such as cpx_nps4: by the resource's name, or by the label of a node of one
+    mode."""
     modes = label_values(labels, "compute-memory-partition")
     return partition_of_resource(resource) or (modes[0] if len(modes) == 1 else None)
 
@@ -79,7 +80,7 @@ def memory_share_bytes(labels: Mapping[str, str], resource: str) -> int | None:
 
 
 def unhealthy_devices(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids of the devices that AMD's metrics exporter calls unhealthy."""
+    """Return the ids of the devices that AMD's metrics exporter calls unhealthy."""
     matches = ((_UNHEALTHY.match(key), value) for key, value in labels.items())
     return tuple(
         sorted(match.group(1) for match, value in matches if match and value == "unhealthy")
@@ -87,7 +88,7 @@ def unhealthy_devices(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _whole_bytes(products: tuple[Product, ...]) -> int | None:
-    """Memory of a whole GPU when every device of the node has the same."""
+    """Return the memory of a whole GPU when every device of the node has the same."""
     sizes = {product.memory_gib for product in products}
     size = sizes.pop() if len(sizes) == 1 else None
     return size * _GIB if size is not None else None

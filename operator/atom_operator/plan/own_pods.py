@@ -108,7 +108,8 @@ def serves_in_every_place(observed: Observed) -> bool:
 
 
 def _replicas(pods: Iterable[PodState]) -> Sequence[Sequence[PodState]]:
-    """The pods of each replica: of a group the leader and its workers, by the leader's name."""
+    """Return the pods of each replica: of a group the leader and its workers, by the leader's
+    name."""
     found: Mapping[str, list[PodState]] = defaultdict(list)
     for pod in pods:
         is_worker = pod.role == constants.ROLE_WORKER

@@ -147,6 +147,7 @@ def _maps(value: Mapping[str, Any], name: str) -> Iterable[Mapping[str, Any]]:
 
 
 def placement_of_volume(required: Mapping[str, Any]) -> Placement:
-    """The nodes of a PersistentVolume, by spec.nodeAffinity.required, as of pods that want them."""
+    """Return the nodes of a PersistentVolume, by spec.nodeAffinity.required, as of pods that want
+    them."""
     affinity = {_REQUIRED: required}
     return placement_of({"affinity": {"nodeAffinity": affinity}})

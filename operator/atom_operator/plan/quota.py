@@ -89,7 +89,8 @@ def refusal_of_new_pods(
 
 
 def _makers(pods: Iterable[PodState]) -> frozenset[str]:
-    """The names of the ReplicaSets that made pods, of which each pod's begins with its own's."""
+    """Return the names of the ReplicaSets that made pods, of which each pod's begins with its
+    own's."""
     return frozenset(pod.name.rpartition("-")[0] for pod in pods)
 
 

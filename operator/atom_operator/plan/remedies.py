@@ -171,7 +171,7 @@ def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _other_product(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """The smallest device of the catalogue that holds it, with every product of that size."""
+    """Yield the smallest device of the catalogue that holds it, with every product of that size."""
     larger = sorted({p.memory_gib for p in PRODUCTS if p.memory_gib is not None})
     for size in larger:
         memory_bytes = size * _GIB
@@ -222,7 +222,7 @@ def _more_sharers(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """A cache with smaller elements, where the present ones are larger."""
+    """Yield a cache with smaller elements, where the present ones are larger."""
     for name in _smaller_than(misfit.options.kv_cache_dtype):
         changed = replace(misfit.options, kv_cache_dtype=name)
         if any(kv_cache_problems(misfit.facts, name)):

@@ -61,7 +61,7 @@ _ANY_PROMETHEUS: _Peers = (
 
 
 def asked_kinds(spec: AtomDeploymentSpec) -> dict[Kind, str]:
-    """The optional kinds that `spec` may need, each with the field that asks for it."""
+    """Return the optional kinds that `spec` may need, each with the field that asks for it."""
     return dict(_asked_kinds(spec))
 
 
@@ -101,8 +101,8 @@ def resolve_integrations(
     served: Set[Kind],
     site: Site,
 ) -> Integrations:
-    """Everything that `spec` asks for and the cluster serves; `capacity` is None where the plan is
-    unknown."""
+    """Resolve everything that `spec` requests and the cluster serves; `capacity` is None if the
+    plan is unknown."""
     gateway, monitoring = spec.gateway or GatewaySpec(), spec.monitoring or MonitoringSpec()
     monitor, alerts = monitoring.pod_monitor, monitoring.alerts
     cache, scaling = spec.cache.compile, spec.autoscaling
@@ -129,7 +129,7 @@ def resolve_integrations(
 
 
 def first_replicas(spec: AtomDeploymentSpec) -> int:
-    """The number to start with; an autoscaler then moves it between its bounds."""
+    """Return the number to start with; an autoscaler then moves it between its bounds."""
     if spec.suspend:
         return 0
     scaling = spec.autoscaling

@@ -106,7 +106,7 @@ def gives_up_first(question: RolloutQuestion, chosen: Rollout) -> bool:
 
 
 def choose_rollout(question: RolloutQuestion) -> Rollout:
-    """The strategy for this revision, with the reason for status.rollout."""
+    """Return the strategy for this revision, with the reason for status.rollout."""
     if question.retiring is not None and is_changing(question):
         return _choose_across_kinds(question, question.retiring)
     chosen = _choose_for_pods(question)
@@ -326,7 +326,7 @@ def _room_on_nodes(
 def _room_in_quota(
     question: RolloutQuestion, running: DeploymentState, refusal: QuotaRefusal
 ) -> Rollout:
-    """The quota has no room for more pods: let old ones make room, if that would do."""
+    """Let old pods make room in the quota, which has none for more pods, if that would suffice."""
     current, supply, pods = running.rollout, question.supply, question.pods
     assert current is not None
     lost = supply.lost if supply is not None else ()

@@ -34,7 +34,7 @@ def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
 
 
 def places(node: NodeSupply, supply: Supply) -> int:
-    """Pods for which the node has room."""
+    """Return the number of pods for which the node has room."""
     return min(_counts(node, supply, with_ours=False).values(), default=1)
 
 
@@ -62,7 +62,7 @@ def _counts(node: NodeSupply, supply: Supply, *, with_ours: bool) -> dict[str, i
 
 
 def placeable(supply: Supply) -> int:
-    """Replicas for which eligible nodes have room."""
+    """Return the number of replicas for which eligible nodes have room."""
     if supply.resource is not None and not supply.devices:
         return 0
     open_nodes = (node for node in supply.nodes if not node.blockers)
@@ -70,8 +70,8 @@ def placeable(supply: Supply) -> int:
 
 
 def can_take_one(supply: Supply) -> NodeSupply | None:
-    """The node with the most free devices that can take one more pod; none where the nodes cannot
-    take every pod of one more replica."""
+    """Return the node with the most free devices that can take one more pod; empty if the nodes
+    cannot take every pod of one more replica."""
     candidates = [node for node in supply.nodes if takes_one(node, supply)]
     room = sum(places(node, supply) for node in candidates)
     if room < supply.pods_per_replica and (supply.devices or supply.resource is None):

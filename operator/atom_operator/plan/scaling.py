@@ -50,8 +50,8 @@ def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Cap
 
 
 def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
-    """Replicas that the nodes hold together, and never fewer than have a place already: an
-    autoscaler that is given less stops replicas that serve.
+    """Return the replicas that the nodes hold together, and never fewer than have a place already:
+    an autoscaler that is given less stops replicas that serve.
 
     `running`: replicas that have their nodes now, where pods may have moved since the supply was
     read. A node that takes no new pod keeps the ones it has. Of a group every pod needs its own

@@ -34,7 +34,8 @@ def startup_budget_seconds(
     measured: StartupTimes | None = None,
     draft: ModelFacts | None = None,
 ) -> int:
-    """Seconds until a pod that does not serve, and does not move either, is restarted."""
+    """Return the seconds until a pod that does not serve, and does not move either, is
+    restarted."""
     base = _BASE_SECONDS[accelerator.type]
     if measured is not None:
         rest = measured.total_seconds - measured.weights_seconds
@@ -60,8 +61,8 @@ def _bytes_per_second(source: SourceKind, measured: StartupTimes | None) -> floa
 
 
 def progress_deadline_seconds(startup_seconds: int, drain_seconds: int) -> int:
-    """Seconds without progress after which a rollout has failed: an old pod may have to drain
-    before a new one has its devices, the image has to come, and the pod to start."""
+    """Return the seconds without progress after which a rollout has failed: an old pod may have to
+    drain before a new one has its devices, the image has to come, and the pod to start."""
     return drain_seconds + _IMAGE_PULL_SECONDS + startup_seconds
 
 

@@ -90,7 +90,7 @@ def waiting_for_inspection(name: str, state: JobState | None) -> Waiting | None:
 
 
 def inspected_config(state: JobState | None) -> str | None:
-    """The text of the config.json that an inspection reported; None when it reported none."""
+    """Return the text of the config.json that an inspection reported; None if it reported none."""
     if state is None or not state.result:
         return None
     try:

@@ -8,7 +8,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
 def age(text: str, now: datetime) -> str:
-    """Age of a time that an object carries, such as 5m; empty for none."""
+    """Return the age of a time that an object carries, such as 5m; empty for none."""
     try:
         seconds = (now - datetime.fromisoformat(text.replace("Z", "+00:00"))).total_seconds()
     except ValueError:

@@ -39,7 +39,7 @@ def promote(kubectl: Kubectl, options: Options) -> int:
 
 
 def undo(kubectl: Kubectl, options: Options) -> int:
-    """The canary's pods go, and all requests to the others."""
+    """Undo the canary: its pods go, and all requests to the others."""
     return _decide(kubectl, options.name, "Undo")
 
 

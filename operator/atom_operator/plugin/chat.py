@@ -43,7 +43,7 @@ class Model:
     def answer(
         self, name: str, messages: Sequence[Message], max_tokens: int | None
     ) -> Iterator[Piece]:
-        """Pieces of the answer; raises KubectlError with the server's words."""
+        """Yield the pieces of the answer; raises KubectlError with the server's words."""
         body: dict[str, Any] = {"model": name, "messages": list(messages), "stream": True}
         if max_tokens is not None:
             body["max_tokens"] = max_tokens

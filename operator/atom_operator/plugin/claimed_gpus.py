@@ -114,13 +114,13 @@ def _is_part(device: Device) -> bool:
 
 
 def _class_of(picture: DevicePicture) -> str:
-    """The class that has all of the driver's devices; of several the first by name."""
+    """Return the class that has all of the driver's devices; of several the first by name."""
     whole = sorted(name for name, counted in picture.classes.items() if counted)
     return whole[0] if whole else AMD_DRIVER
 
 
 def _resource(claim: DeviceClaim) -> str:
-    """The class by which pods claim them, with the mode of parts of a GPU."""
+    """Return the class by which pods claim them, with the mode of parts of a GPU."""
     return " ".join(filter(None, (claim.device_class, claim.partition)))
 
 
@@ -136,7 +136,7 @@ def _memories(devices: Iterable[Device], claim: DeviceClaim) -> list[str]:
 
 
 def _owners(pods: Sequence[Manifest]) -> dict[tuple[str, str], str]:
-    """The AtomDeployment of each pod that has one."""
+    """Return the AtomDeployment of each pod that has one."""
     found = {}
     for pod in pods:
         metadata = pod["metadata"]

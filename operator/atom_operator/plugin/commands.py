@@ -38,7 +38,7 @@ Options = argparse.Namespace
 
 
 def status(kubectl: Kubectl, options: Options) -> int:
-    """The tree of one AtomDeployment; 0 when it is ready, else 1."""
+    """Print the tree of one AtomDeployment; 0 when it is ready, else 1."""
     parent = kubectl.json("get", RESOURCE, options.name)
     kinds = ",".join([*served(kubectl, (*CHILD_KINDS, *OPTIONAL_KINDS)), "pods"])
     children = kubectl.items("get", kinds, selector(options.name))
@@ -76,7 +76,7 @@ def _drafts(kubectl: Kubectl, parent: dict[str, Any], children: list[dict[str, A
 
 
 def gpus(kubectl: Kubectl, options: Options) -> int:
-    """The inventory of the whole cluster."""
+    """Print the inventory of the whole cluster."""
     nodes = kubectl.items("get", "nodes")
     pods = kubectl.items("get", "pods", "--all-namespaces", "--field-selector=spec.nodeName!=")
     try:
@@ -92,7 +92,7 @@ def gpus(kubectl: Kubectl, options: Options) -> int:
 
 
 def top(kubectl: Kubectl, options: Options) -> int:
-    """A table of the engines' metrics, once or for ever."""
+    """Print a table of the engines' metrics, once or for ever."""
     while True:
         samples, seconds = _sample(kubectl, options)
         if not samples:
@@ -111,7 +111,7 @@ def top(kubectl: Kubectl, options: Options) -> int:
 
 
 def logs(kubectl: Kubectl, options: Options) -> int:
-    """The logs of every engine pod, each line with its pod's name."""
+    """Print the logs of every engine pod, each line with its pod's name."""
     kubectl.json("get", RESOURCE, options.name)  # reports it if it does not exist
     if not kubectl.items("get", "pods", selector(options.name)):
         name = options.name

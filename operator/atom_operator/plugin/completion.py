@@ -57,7 +57,7 @@ def script(shell: str) -> str:
 
 
 def complete(parser: argparse.ArgumentParser, words: Sequence[str], names: Names) -> Iterator[str]:
-    """Candidates for the last word, each with its help after a tab, and the directive."""
+    """Yield the candidates for the last word, each with its help after a tab, and the directive."""
     *before, current = words or ("",)
     here, used = _parser_of(parser, before)
     flag = _waits_for_value(here, before)
@@ -77,8 +77,7 @@ def complete(parser: argparse.ArgumentParser, words: Sequence[str], names: Names
 def _parser_of(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.ArgumentParser, int]:
-    """The parser of the command that stands among the words, and how many positional words it
-    has."""
+    """Return the parser of the command among the words, and how many positional words it has."""
     used, skip = 0, False
     for number, word in enumerate(words):
         if skip:
@@ -109,7 +108,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def _waits_for_value(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> argparse.Action | None:
-    """The flag whose value comes next."""
+    """Return the flag whose value comes next."""
     last = words[-1] if words else ""
     for action in _actions(parser):
         if last in action.option_strings and action.nargs != 0:

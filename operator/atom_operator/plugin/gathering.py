@@ -63,7 +63,7 @@ def _role(pod: dict[str, Any]) -> str | None:
 
 
 def what_is_there(kubectl: Kubectl, name: str) -> Seen:
-    """Everything between an AtomDeployment and its containers."""
+    """Read all objects between an AtomDeployment and its containers."""
     parent = kubectl.json("get", RESOURCE, name)
     kinds = ",".join(
         [*served(kubectl, (DEPLOYMENT, LEADER_WORKER_SET)), "replicasets.apps", "pods"]
@@ -82,7 +82,8 @@ def what_is_there(kubectl: Kubectl, name: str) -> Seen:
 
 
 def _jobs(kubectl: Kubectl, parent: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Jobs that prepare the model, whichever AtomDeployment made them, with their pods."""
+    """Return the jobs that prepare the model, whichever AtomDeployment made them, with their
+    pods."""
     conditions = (parent.get("status") or {}).get("conditions") or ()
     named = {job for item in conditions for job in _NAMED_JOB.findall(str(item["message"]))}
     ours = kubectl.items("get", "jobs", selector(name, constants.LABEL_JOB_FOR))
@@ -130,7 +131,7 @@ def claimed_devices(kubectl: Kubectl) -> DevicePicture:
 
 
 def _readable(kubectl: Kubectl, *arguments: str) -> list[dict[str, Any]]:
-    """Objects that help and that the user need not have a right to."""
+    """Return the objects that help and that the user need not have a right to."""
     try:
         return kubectl.items("get", *arguments)
     except KubectlError:

@@ -96,7 +96,8 @@ def _asked_of(pods: Iterable[Manifest]) -> Iterator[str]:
 def _rows(
     resource: str, nodes: Sequence[Manifest], pods: Sequence[Manifest]
 ) -> Iterator[tuple[str, ...]]:
-    """Nodes that have the resource; a pod is one as we render it, without further demands."""
+    """Yield the nodes that have the resource; a pod is one as we render it, without further
+    demands."""
     tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     pod_spec: Mapping[str, Any] = {"tolerations": tolerations}
     supply = survey(nodes, placed_pods(pods), PodsAsked(_NOBODY, resource, pod_spec))
@@ -125,7 +126,7 @@ def _rows(
 
 
 def _shared(labels: Mapping[str, str], resource: str) -> str:
-    """A share that is not a limit: under NPS1 a partition reaches the whole GPU's memory."""
+    """Mark a share that is not a limit: under NPS1 a partition reaches the whole GPU's memory."""
     return " (share)" if shares_memory(partition_mode(labels, resource)) else ""
 
 

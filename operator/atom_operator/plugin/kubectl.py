@@ -34,7 +34,7 @@ class Kubectl:
     namespace: str | None = None
 
     def text(self, *arguments: str) -> str:
-        """Standard output of a command."""
+        """Return standard output of a command."""
         command = self.command(*arguments)
         try:
             done = subprocess.run(
@@ -60,12 +60,12 @@ class Kubectl:
         return found
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         found: list[dict[str, Any]] = self.json(*arguments).get("items", [])
         return found
 
     def current_namespace(self) -> str:
-        """The namespace of the context."""
+        """Return the namespace of the context."""
         path = "jsonpath={.contexts[0].context.namespace}"
         return self.text("config", "view", "--minify", f"--output={path}").strip() or "default"
 
@@ -92,7 +92,7 @@ class Kubectl:
                 raise KubectlError(in_our_words(words, self.namespace))
 
     def command(self, *arguments: str) -> list[str]:
-        """The whole command line."""
+        """Return the whole command line."""
         program = shutil.which("kubectl")
         if program is None:
             raise KubectlError(
@@ -113,7 +113,8 @@ class Kubectl:
 
     @contextmanager
     def port_forward(self, target: str, port: int) -> Iterator[str]:
-        """Base URL of a Service's or pod's port on this machine, as long as the block runs."""
+        """Yield the base URL of a Service's or pod's port on this machine, as long as the block
+        runs."""
         process = subprocess.Popen(
             self.command("port-forward", target, f":{port}"),
             stdout=subprocess.PIPE,

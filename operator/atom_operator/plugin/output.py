@@ -25,7 +25,7 @@ _LABEL = re.compile(r"(?:[-+?] )?\S+(?: \S+)*?\s{2,}|[-+?] |\d+\. ")
 
 
 def width() -> int | None:
-    """Columns of a line at most; None where lines may be as long as they are."""
+    """Return the columns of a line at most; None if lines may be as long as they are."""
     if not os.environ.get("COLUMNS", "").isdigit() and not sys.stdout.isatty():
         return None
     return max(_LEAST_WIDTH, shutil.get_terminal_size().columns)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None
 ) -> Iterator[str]:
-    """Lines with columns as wide as they need; the last one is not padded. `columns`: of the
-    terminal, None where lines may be as long as they are."""
+    """Yield lines with columns as wide as they need; the last one is not padded. `columns`: of the
+    terminal, None if lines may be as long as they are."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
         yield from _blocks(header, rows)

@@ -57,7 +57,7 @@ def _document(document: dict[str, object], output: str) -> None:
 
 
 def _ask() -> str | None:
-    """A line of the user's; None at the end of input, or when it is left empty."""
+    """Return a line of the user's; None at the end of input, or when it is left empty."""
     try:
         return input("> " if sys.stdin.isatty() else "").strip() or None
     except EOFError:

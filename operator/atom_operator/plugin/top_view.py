@@ -124,7 +124,7 @@ def _row(sample: Sample, seconds: float) -> tuple[str, ...]:
 
 
 def _total(samples: Sequence[Sample], seconds: float) -> tuple[str, ...]:
-    """The sum of all that answered, as of one engine."""
+    """Return the sum of all that answered, as of one engine."""
     answered = [(one.before, one.after) for one in samples if one.before and one.after]
     before, after = (_merge([pair[side] for pair in answered]) for side in (0, 1))
     ready = f"{sum(bool(pair[1].values.get('atom:ready')) for pair in answered)}/{len(samples)}"
@@ -144,7 +144,7 @@ def _merge(looks: Sequence[Look]) -> Look:
 
 
 def _first_token(before: Look, after: Look) -> str:
-    """The bucket's edge below which 95% of the first tokens between the looks came."""
+    """Return the bucket's edge below which 95% of the first tokens between the looks came."""
     counts = {
         edge: count - before.first_token.get(edge, 0.0) for edge, count in after.first_token.items()
     }

@@ -207,7 +207,8 @@ def _of_pod(pod: Manifest) -> Iterator[Cause]:
 
 
 def _of_events(seen: Seen) -> Iterator[Cause]:
-    """Warnings that still come about objects that are still there, the newest of each sort."""
+    """Yield the warnings that still come about objects that are still there, the newest of each
+    sort."""
     known = {(item.get("kind"), item["metadata"]["name"]) for item in seen.objects}
     done = {(item.get("kind"), item["metadata"]["name"]) for item in seen.objects if _is_well(item)}
     newest: dict[tuple[str, str, str], tuple[datetime, Object]] = {}

@@ -20,7 +20,7 @@ _HEADINGS = {
 
 
 def why_lines(seen: Seen, causes: Sequence[Cause]) -> Iterator[str]:
-    """The state in a line, then the chain, its first link the one to begin with."""
+    """Yield the state in a line, then the chain, its first link the one to begin with."""
     metadata = seen.parent["metadata"]
     name = f"AtomDeployment {metadata.get('namespace')}/{metadata['name']}"
     if is_ready(seen.parent):

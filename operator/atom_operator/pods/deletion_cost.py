@@ -15,7 +15,7 @@ _PER_REQUEST_BIT = 100
 
 
 def deletion_cost(load: EngineLoad) -> int:
-    """The cost of a pod; twice the requests is one step more, and so is twice the cache."""
+    """Return the cost of a pod; twice the requests is one step more, and so is twice the cache."""
     requests, cached = load.open_requests.bit_length(), load.cached_tokens.bit_length()
     return requests * _PER_REQUEST_BIT + min(cached, _PER_REQUEST_BIT - 1)
 

@@ -39,7 +39,7 @@ class Told:
 def newest_refusal(
     events: Iterable[Mapping[str, Any]], after: datetime | None = None
 ) -> Told | None:
-    """The last refusal; None where a pod was made `after` it."""
+    """Return the last refusal; None if a pod was made `after` it."""
     found = _newest(events, (_REFUSED,))
     if found is None or (after is not None and found[0] < after):
         return None
@@ -48,7 +48,7 @@ def newest_refusal(
 
 
 def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:
-    """Reason and words of the last warning about a pod that says who ended it."""
+    """Return the reason and words of the last warning about a pod that says who ended it."""
     found = last_of(events, _ENDED_BY)
     return found.words if found is not None else None
 
@@ -78,7 +78,7 @@ def _about(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def last_of(events: Iterable[Mapping[str, Any]], reasons: Container[str]) -> Told | None:
-    """The newest Event for one of the reasons, with that."""
+    """Return the newest Event for one of the reasons, with that."""
     newest = _newest(events, reasons)
     if newest is None:
         return None

@@ -24,7 +24,7 @@ def waits_for_quota(pod: Manifest) -> bool:
 
 
 def workload_labels(pod: Manifest) -> dict[str, str]:
-    """The label by which the Workload of a pod is found."""
+    """Return the label by which the Workload of a pod is found."""
     return {_OWNER_UID: str(pod["metadata"].get("uid"))}
 
 

@@ -67,8 +67,9 @@ def _end(manifest: Manifest) -> str:
 
 
 def _said(status: Mapping[str, Any]) -> str:
-    """The pod's own reason and message, which the kubelet or a controller of nodes writes; of one
-    whose containers ended well in the grace that they were given only a condition has them."""
+    """Return the pod's own reason and message, which the kubelet or a controller of nodes writes;
+    of one whose containers ended well in the grace that they were given only a condition has
+    them."""
     conditions = status.get("conditions") or ()
     disrupted: Mapping[str, Any] = next(
         (item for item in conditions if item["type"] == "DisruptionTarget"), {}
@@ -238,7 +239,8 @@ def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
 
 
 def _gates(pod: Manifest) -> list[str]:
-    """A controller of quotas, such as Kueue, takes its gate away when it admits the pod."""
+    """Return the scheduling gates; a controller of quotas, such as Kueue, removes its gate when it
+    admits the pod."""
     return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
 
 

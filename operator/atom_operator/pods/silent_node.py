@@ -16,7 +16,7 @@ from atom_operator.pods.pod_state import time_of
 
 
 def silent_pod(manifest: Manifest) -> SilentPod | None:
-    """The pod, where its node reports no more; None of any other."""
+    """Return the pod if its node reports no more; None of any other."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     told = {item["type"]: item for item in status.get("conditions") or ()}
     spec, ready = manifest.get("spec") or {}, told.get("Ready") or {}

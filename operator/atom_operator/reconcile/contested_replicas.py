@@ -34,7 +34,7 @@ class ContestedReplicas:
         self._known: dict[ObjectKey, _Contest] = {}
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._known.pop(key, None)
 
     def look(

@@ -237,7 +237,7 @@ class Decider:
         return Decision(desired=desired, kept=kept)
 
     async def _ask_for_pods(self, plan: Plan, look: Look) -> Decision:
-        """The children of a plan, its rollout chosen; none when it is sure not to fit."""
+        """Return the children of a plan, its rollout chosen; none if it is sure not to fit."""
         overlay = (*overlay_paths(plan.pods.template or {}), *plan.pods.template_removed)
         if not plan.capacity.may_start:
             return Decision(plan=plan, overlay=overlay)

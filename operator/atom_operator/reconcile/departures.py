@@ -53,5 +53,5 @@ class Departures:
         return refused is None or refused <= look.refused_by
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._seen.pop(key, None)

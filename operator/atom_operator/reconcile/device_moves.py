@@ -75,13 +75,13 @@ class DeviceMoves:
         self._under_way: _UnderWay | None = None
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._since.pop(key, None)
         if self._under_way is not None and self._under_way.key == key:
             self._under_way = None
 
     def forget_all(self) -> None:
-        """A new term: devices may have been well meanwhile."""
+        """Forget everything at a new term: devices may have been well meanwhile."""
         self._since.clear()
         self._under_way = None
 
@@ -155,7 +155,7 @@ class DeviceMoves:
         return since
 
     def _end_move(self, key: ObjectKey, observed: Observed) -> None:
-        """The pod has gone, and nothing of its AtomDeployment has no node."""
+        """End a move once the pod has gone and no pod of its AtomDeployment lacks a node."""
         move = self._under_way
         if move is None or move.key != key:
             return
@@ -191,7 +191,7 @@ async def _sick(
 
 
 def _going(observed: Observed, sick: SickPod) -> tuple[PodState, ...]:
-    """The pod itself first, and its group."""
+    """Return the pod itself first, and its group."""
     (pod,) = [each for each in observed.pods if each.uid == sick.uid]
     names = group_of(pod, observed.pods)
     others = (each for each in observed.pods if each.name in names and each is not pod)

@@ -133,7 +133,7 @@ class FactsReader:
     async def found_out(
         self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
     ) -> dict[str, Any]:
-        """Surroundings that are read only for plans that lack them."""
+        """Read surroundings that only some plans lack."""
         if look.config is not None:
             return {"inspected": InspectedConfig(model_key(spec), look.config)}
         known = evidence_for(plan.evidence.key, plan.evidence.learned)
@@ -199,7 +199,8 @@ class FactsReader:
         observed: Observed,
         engines: EngineView,
     ) -> dict[str, RevisionInForce]:
-        """The revisions of these names whose spec is written down, each with the plan of that."""
+        """Return the revisions of these names whose spec is written down, each with the plan of
+        that."""
         found = {}
         for name in names:
             made = made_from(observed, name, newest)
@@ -239,5 +240,5 @@ def with_facts(asked: RevisionInForce, facts: Facts, observed: Observed) -> Revi
 
 
 def with_pull_secrets(plan: Plan, names: tuple[str, ...]) -> Plan:
-    """The plan whose own ServiceAccount has these pull secrets."""
+    """Return the plan whose own ServiceAccount has these pull secrets."""
     return replace(plan, identity=replace(plan.identity, pull_secrets=names))

@@ -32,7 +32,7 @@ class FailingWrites:
         self._known: dict[ObjectKey, _Known] = {}
 
     def forget_all(self) -> None:
-        """A new term."""
+        """Forget everything at a new term."""
         self._known.clear()
 
     def forget(self, key: ObjectKey) -> None:

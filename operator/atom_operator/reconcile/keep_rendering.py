@@ -145,7 +145,7 @@ def _lacks_limits(kept: PodRevision | None, fresh: PodRevision) -> bool:
 
 
 def engine_image(pods: PodRevision) -> str | None:
-    """The image that these pods serve with."""
+    """Return the image that these pods serve with."""
     containers = pods.template["spec"]["containers"]
     return next(
         (item.get("image") for item in containers if item["name"] == ENGINE_CONTAINER), None

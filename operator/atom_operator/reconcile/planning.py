@@ -234,7 +234,7 @@ def _with_draft_facts(
 
 
 def _facts_field(spec: AtomDeploymentSpec) -> str:
-    """The field that leads to the model's config.json."""
+    """Return the field that leads to the model's config.json."""
     if spec.model.config is not None:
         return "spec.model.config"
     return "spec.model.source" if spec.model.config_ref is None else "spec.model.configRef"

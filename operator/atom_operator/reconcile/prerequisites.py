@@ -94,8 +94,8 @@ async def look_at_model(port: ClusterPort, plan: Plan) -> Step:
 async def fetch_weights(
     port: ClusterPort, engines: EnginePort, plan: Plan, at: datetime | None
 ) -> Step:
-    """The download of a hub model into its claim; `at` None: nothing is asked for, it is only
-    looked at."""
+    """Return the download of a hub model into its claim; `at` None: it is only read, and not
+    requested."""
     job = weights_job(plan)
     if job is None:
         return NOTHING
@@ -181,7 +181,7 @@ async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> Fie
 
 
 def _shared_with_canary(plan: Plan) -> tuple[str, ...]:
-    """The claims that the canary's pods mount too."""
+    """Return the claims that the canary's pods mount too."""
     wanted = plan.canary.spec if plan.canary is not None else None
     spec = parse_spec(wanted) if wanted is not None else ()
     if isinstance(spec, tuple):

@@ -387,7 +387,7 @@ class Reconciler:
     async def _announce(
         self, owner: Owner, previous: Mapping[str, Any], status: Mapping[str, Any]
     ) -> None:
-        """Events for the conditions that flipped."""
+        """Write Events for the conditions that flipped."""
         found = happenings(previous.get("conditions") or (), status["conditions"])
         await self._tell(owner, found)
 

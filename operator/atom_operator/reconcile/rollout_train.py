@@ -41,12 +41,13 @@ class RolloutTrain:
         self._stopped: dict[ObjectKey, None] = {}  # by a failed default
 
     def forget_all(self) -> None:
-        """A new term."""
+        """Forget everything at a new term."""
         for known in (self._unseen, self._rolling, self._row, self._failed, self._stopped):
             known.clear()
 
     def expect(self, keys: Iterable[ObjectKey]) -> None:
-        """Every AtomDeployment there is: until each was seen once, one of them may be rolling."""
+        """Expect every existing AtomDeployment: until each was seen once, one of them may be
+        rolling."""
         there = set(keys)
         failed = (key for keys in self._failed.values() for key in keys)
         for key in {*self._rolling, *self._row, *self._stopped, *failed} - there:
@@ -54,7 +55,7 @@ class RolloutTrain:
         self._unseen = there if not self._unseen else self._unseen & there
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         before = self._free
         self._unseen.discard(key)
         for known in (self._rolling, self._row, self._stopped):
@@ -155,7 +156,7 @@ class RolloutTrain:
                     self._acquit(default, key)
 
     def _acquit(self, default: Default, key: ObjectKey) -> None:
-        """A default did not fail here, as far as is known: others may follow it."""
+        """Clear a default that did not fail here, as far as is known: others may follow it."""
         places = self._failed.get(default, {})
         if key not in places:
             return

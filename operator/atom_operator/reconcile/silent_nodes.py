@@ -40,7 +40,7 @@ def _begins(pod: PodState) -> bool:
 
 
 def _silent(nodes: Nodes) -> Mapping[str, datetime | None]:
-    """The nodes whose kubelet is not heard of, and since when each."""
+    """Return the nodes whose kubelet is not heard of, and since when each."""
     return {
         str(node["metadata"]["name"]): time_of(ready.get("lastTransitionTime"))
         for node in nodes

@@ -19,7 +19,7 @@ TOLERANCE_PERCENT = 10
 
 
 def capacity_status(verdict: CapacityVerdict, measured: Measured | None) -> dict[str, Any] | None:
-    """The object for the status; None while nothing is known."""
+    """Render the object for the status; None while nothing is known."""
     planned = verdict.capacity
     if planned is None and measured is None:
         return None
@@ -91,7 +91,7 @@ def capacity_matched(planned: Capacity | None, measured: Measured | None) -> Ver
 
 
 def _cause(planned: Capacity, actual: Capacity) -> str:
-    """The number that differs most, and where to look."""
+    """Return the number that differs most, and where to look."""
     if planned.kv_bytes_per_token != actual.kv_bytes_per_token:
         return (
             f"a token takes {actual.kv_bytes_per_token} bytes and not "

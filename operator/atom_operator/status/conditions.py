@@ -29,7 +29,8 @@ def stamp(
     generation: int,
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """Conditions for the status; the time of an unflipped one is kept from `previous`."""
+    """Return the conditions for the status; the time of an unflipped one is kept from
+    `previous`."""
     before = {item.get("type"): item for item in previous}
     return [_stamp_one(verdict, before.get(verdict.type), generation, now) for verdict in verdicts]
 

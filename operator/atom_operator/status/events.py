@@ -94,7 +94,7 @@ def event_name(owner: Owner, happening: Happening) -> str:
 def event(
     owner: Owner, happening: Happening, existing: Mapping[str, Any] | None, now: datetime
 ) -> Manifest:
-    """The Event to write: a new one, or `existing` counted up."""
+    """Return the Event to write: a new one, or `existing` counted up."""
     time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = existing or {}
     return {

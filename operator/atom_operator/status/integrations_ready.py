@@ -28,7 +28,7 @@ _FAILING = "Failing"  # of a trigger, in a ScaledObject's status.health
 
 
 def capacity_limited(plan: Plan | None) -> Verdict | None:
-    """True when the nodes hold fewer replicas than the autoscaler may ask for; None without an
+    """Judge: True if the nodes hold fewer replicas than the autoscaler may request; None without an
     autoscaler."""
     kind = ConditionType.CAPACITY_LIMITED
     scaling = plan.integrations.autoscaling if plan else None
@@ -74,8 +74,8 @@ def integrations_ready(
     children: Mapping[ChildKey, Manifest],
     around: RouteFindings,
 ) -> Verdict | None:
-    """False with the first thing that is missing, refused or not working; None if no other system
-    is involved."""
+    """Judge: False with the first object that is missing, refused or not working; None if no other
+    system is involved."""
     kind = ConditionType.INTEGRATIONS_READY
     rendered = sorted(child.kind.kind for child in children if child.kind in SIDE_KINDS)
     if plan is None and not rendered:

@@ -80,5 +80,6 @@ def _words(health: EngineHealth) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Whole minutes from two on: a message that changed with every second would be written so."""
+    """Round to whole minutes from two on: a message that changed with every second would be written
+    so."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min"

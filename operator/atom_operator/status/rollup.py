@@ -125,7 +125,7 @@ class StatusInputs:
 
     @property
     def workloads(self) -> tuple[DeploymentState, ...]:
-        """Two while one kind of workload takes over from the other."""
+        """Return the workloads: two while one kind takes over from the other."""
         return tuple(self.observed.workloads.values()) or (self.deployment,)
 
     @property
@@ -152,7 +152,7 @@ class StatusInputs:
 
 
 def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The status to write; fields that are unknown are absent."""
+    """Build the status to write; unknown fields are absent."""
     deployment = situation.deployment
     told = list(_told(list(_verdicts(situation)), situation, previous))
     status: dict[str, Any] = {

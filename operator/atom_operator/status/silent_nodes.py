@@ -15,7 +15,7 @@ _NAMED_NODES = 3
 
 
 def silent_verdict(observed: Observed, deployment: DeploymentState) -> Verdict | None:
-    """Degraded, where replicas are missing and pods of ours are on silent nodes."""
+    """Judge Degraded if replicas are missing and pods of ours are on silent nodes."""
     if not observed.silent or deployment.ready >= deployment.desired:
         return None
     nodes = sorted({pod.node for pod in observed.silent})

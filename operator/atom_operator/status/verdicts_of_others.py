@@ -90,7 +90,8 @@ def _of_component(manifest: Manifest, place: _Place) -> _Place:
 
 
 def unanswered_gateways(route: Manifest) -> tuple[tuple[str, str], ...]:
-    """Namespace and name of every Gateway of an HTTPRoute of which no controller says anything."""
+    """Return the namespace and name of every Gateway of an HTTPRoute of which no controller says
+    anything."""
     namespace = route["metadata"]["namespace"]
     told = {
         _gateway(item.get("parentRef") or {}, namespace)

@@ -51,7 +51,7 @@ def adapters_have_room(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
 
 
 def adapters_can_be_found(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """Yield names and sources of single adapters that pods cannot serve."""
+    """Yield the names and sources of single adapters that pods cannot serve."""
     mounted = {*((spec.engine.lora.claims if spec.engine.lora else None) or ())}
     claim = locate_model(spec).claim
     mounted |= {claim} if claim is not None else set()

@@ -11,7 +11,7 @@ _FIELD = "spec.canary"
 
 
 def canary_has_a_route(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """A share of the requests can only be divided by a route of ours."""
+    """Yield a problem without a route of ours: only that can divide the requests."""
     if spec.canary is None:
         return
     gateway = spec.gateway

@@ -32,7 +32,8 @@ _ANOTHER_IMAGE = f"; or use an engine image that runs it {_SAY_SO} (engine.archi
 def validate_engine_runs(
     field: str, facts: ModelFacts | None, site: Site
 ) -> tuple[FieldProblem, ...]:
-    """Everything about the model that the engine does not compute; nothing while it is unknown."""
+    """Return everything about the model that the engine does not compute; nothing while it is
+    unknown."""
     found = () if facts is None else unsupported(facts, site.engine_architectures)
     return tuple(_not_run(field, problem.message) for problem in found)
 
@@ -40,7 +41,7 @@ def validate_engine_runs(
 def validate_experts(
     options: EngineOptions, facts: ModelFacts | None, site: Site
 ) -> tuple[FieldProblem, ...]:
-    """Devices that the engine does not divide this model's experts over."""
+    """Return the devices that the engine does not divide this model's experts over."""
     feature = EngineFeature.EXPERT_PARALLEL
     if facts is None or not options.expert_parallel or feature in site.engine_features:
         return ()
@@ -103,7 +104,7 @@ def validate_unknown_family(
 
 
 def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
-    """Options that this version's engine does not have."""
+    """Yield the options that this version's engine does not have."""
     asked = spec.engine.speculative
     if (
         asked is None

@@ -24,7 +24,7 @@ from atom_operator.validation.rules import (
 
 
 def parse_spec(raw: Mapping[str, Any]) -> AtomDeploymentSpec | tuple[FieldProblem, ...]:
-    """The typed spec, or one problem per field that does not parse."""
+    """Return the typed spec, or one problem per field that does not parse."""
     try:
         return AtomDeploymentSpec.model_validate(raw)
     except ValidationError as error:
@@ -32,7 +32,7 @@ def parse_spec(raw: Mapping[str, Any]) -> AtomDeploymentSpec | tuple[FieldProble
 
 
 def parse_profile(name: str, raw: Mapping[str, Any]) -> AtomProfileSpec | tuple[FieldProblem, ...]:
-    """The typed spec of an AtomProfile, or everything that is wrong with it by itself."""
+    """Return the typed spec of an AtomProfile, or everything that is wrong with it by itself."""
     try:
         profile = AtomProfileSpec.model_validate(raw)
     except ValidationError as error:

@@ -18,7 +18,7 @@ def find_zone(name: str) -> ZoneInfo | None:
 
 
 def window_has_a_zone(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """The clock of a window must be one that is known."""
+    """Yield a problem if the window's time zone is unknown."""
     window = spec.rollout.window
     if window is not None and window.time_zone and find_zone(window.time_zone) is None:
         yield FieldProblem(

@@ -94,7 +94,7 @@ def validate(spec: AtomDeploymentSpec) -> tuple[FieldProblem, ...]:
 def validate_against_model(
     options: EngineOptions, facts: ModelFacts | None
 ) -> tuple[FieldProblem, ...]:
-    """Rules that need the model's shape; nothing to say while it is unknown."""
+    """Apply the rules that need the model's shape; empty while it is unknown."""
     if facts is None:
         return ()
     return (
@@ -250,7 +250,7 @@ def _words_are_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
 
 
 def object_metadata_problems(asked: ObjectsSpec | None) -> Iterator[FieldProblem]:
-    """Yield labels and annotations that are none, or that the operator sets itself."""
+    """Yield the labels and annotations that are none, or that the operator sets itself."""
     if asked is None:
         return
     parts = {

@@ -83,7 +83,7 @@ def _of_item(item: Any, field: PodField, path: str, depth: int) -> Iterator[Fiel
 
 
 def _of_directive(name: str, value: Any, path: str) -> Iterator[FieldProblem]:
-    """A directive lists names, or items by their keys."""
+    """Check a directive, which lists names, or items by their keys."""
     if not name.startswith(_LISTING):
         return
     if not isinstance(value, list):

@@ -75,7 +75,7 @@ def parse_review(body: object) -> ReviewRequest:
 
 
 def answer(uid: str, verdict: Verdict) -> dict[str, Any]:
-    """The AdmissionReview to send back."""
+    """Return the AdmissionReview to send back."""
     response: dict[str, Any] = {"uid": uid, "allowed": verdict.refusal is None}
     if verdict.warnings:
         response["warnings"] = shortened(verdict.warnings)
@@ -86,7 +86,8 @@ def answer(uid: str, verdict: Verdict) -> dict[str, Any]:
 
 
 def shortened(warnings: Sequence[str]) -> list[str]:
-    """Lines that arrive whole: long ones wrapped, and the end left out with a word about it."""
+    """Cut warnings to lines that arrive whole: long ones wrapped, and the end left out with a
+    note."""
     lines = [line for warning in warnings for line in _wrapped(warning)]
     kept: list[str] = []
     length = 0
@@ -99,5 +100,5 @@ def shortened(warnings: Sequence[str]) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    """Lines broken between words; the API forbids control characters, newlines among them."""
+    """Break lines between words; the API forbids control characters, newlines among them."""
     return textwrap.wrap(text, WARNING_LENGTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -40,7 +40,7 @@ class CertificateSource(Protocol):
     moment."""
 
     async def current(self) -> KeyPair:
-        """The certificate to serve now."""
+        """Return the certificate to serve now."""
 
 
 class OwnCertificates:

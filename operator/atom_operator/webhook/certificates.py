@@ -48,7 +48,7 @@ class CertificateSet:
 
 
 def make_set(hosts: Iterable[str], now: datetime) -> CertificateSet:
-    """A CA and a serving certificate for `hosts` (DNS names or addresses)."""
+    """Return a CA and a serving certificate for `hosts` (DNS names or addresses)."""
     ca = _make_ca(now)
     return CertificateSet(ca, ca.certificate, _sign(ca, tuple(hosts), now))
 

@@ -145,7 +145,7 @@ def secret_data(content: CertificateSet) -> dict[str, str]:
 
 
 def stored_set(manifest: Mapping[str, Any]) -> StoredSet:
-    """The typed view of the Secret; a freshly installed one is empty."""
+    """Return the typed view of the Secret; a freshly installed one is empty."""
     data: Mapping[str, str] = manifest.get("data") or {}
     version = str(manifest["metadata"].get("resourceVersion") or "")
     if not all(data.get(name) for name in _KEYS):

@@ -218,7 +218,7 @@ def _claim_of_canary(request: ReviewRequest, preview: Preview) -> FieldProblem |
 def _alone(
     key: ObjectKey, manifest: Manifest, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
-    """The plan from the object itself, without a look at the cluster."""
+    """Return the plan from the object itself, without a look at the cluster."""
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return spec
@@ -226,7 +226,7 @@ def _alone(
 
 
 def _with_uid(manifest: Manifest) -> Manifest:
-    """A dry run of a creation may come without one."""
+    """Add a uid, which a dry run of a creation may lack."""
     metadata: dict[str, Any] = {"uid": "", **manifest["metadata"]}
     return {**manifest, "metadata": metadata}
 

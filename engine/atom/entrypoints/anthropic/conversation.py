@@ -69,7 +69,7 @@ def _sampling_of(request: MessagesRequest) -> dict[str, Any]:
 
 
 def _tools_of(request: CountTokensRequest) -> dict[str, dict[str, Any]]:
-    """Every tool that may be called, by name, in chats' shape."""
+    """Return every tool that may be called, by name, in chats' shape."""
     found: dict[str, dict[str, Any]] = {}
     for index, tool in enumerate(request.tools or ()):
         place = f"tools[{index}]"
@@ -267,7 +267,7 @@ def _name_in(change: ToolChange) -> str | None:
 
 
 def _definition(name: str, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
-    """A tool that the model has not been shown, as most templates show tools."""
+    """Write the definition of a tool that the model has not been shown, as most templates do."""
     if name not in tools:
         raise RequestError(
             f"{place}: there is no tool {name[:64]!r} among tools; declare it, with defer_loading",

@@ -73,7 +73,7 @@ def speaks_anthropic(scope: Scope) -> bool:
 
 
 def error_of(error: Exception, request_id: str | None = None) -> tuple[int, AnthropicError]:
-    """HTTP status and body for an exception."""
+    """Return the HTTP status and body for an exception."""
     status, body = describe(error)
     return status, _reshaped(status, body, request_id)
 

@@ -72,7 +72,7 @@ def stop_of(answers: Answers, *, called: bool) -> StopDelta:
 def blocks_of(
     events: Sequence[Event], parsing: AnswerParsing | None, *, seals: bool
 ) -> list[Block]:
-    """The blocks of a whole answer. seals: reasoning is left out but for its signature."""
+    """Return the blocks of a whole answer. seals: reasoning is left out but for its signature."""
     made: list[Block] = []
     for run in _runs(events):
         first = run[0]
@@ -90,7 +90,7 @@ def blocks_of(
 
 
 def _runs(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """The events of one block each."""
+    """Yield the events of one block each."""
     run: list[Event] = []
     for event in events:
         if not (isinstance(event, CallStart) or event.text):

@@ -24,7 +24,7 @@ def sealed(thinking: str) -> str:
 
 
 def unsealed(signature: str) -> str:
-    """The reasoning in a signature; nothing for any other, such as another server's."""
+    """Return the reasoning in a signature; nothing for any other, such as another server's."""
     if not signature.startswith(_SEAL):
         return ""
     try:

@@ -132,7 +132,7 @@ def message_routes(state: ServerState) -> APIRouter:
 
     @router.head("/", include_in_schema=False)
     async def root() -> Response:
-        """Claude Code asks first whether anybody is here."""
+        """Answer Claude Code, which first checks whether the server is there."""
         return Response()
 
     @router.post(

@@ -42,7 +42,7 @@ def _describe(
 def _objects(
     schema: _Schema, path: str, schemas: Mapping[str, _Schema]
 ) -> Iterator[tuple[_Schema, str]]:
-    """The objects that a value of the schema may be, or is a list of, each with its path."""
+    """Yield the objects that a value of the schema may be, or is a list of, each with its path."""
     if "$ref" in schema:
         yield from _objects(schemas[schema["$ref"].rpartition("/")[2]], path, schemas)
     if "properties" in schema:

@@ -16,7 +16,7 @@ from atom.entrypoints.flags.engine_args import add_engine_arguments
 
 
 def add_bench_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The three commands; returns their parsers."""
+    """Add the three commands; returns their parsers."""
     commands = parser.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
     throughput = commands.add_parser("throughput", help="many requests at once, offline")
     add_engine_arguments(throughput)

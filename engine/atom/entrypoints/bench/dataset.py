@@ -77,8 +77,8 @@ def traced_requests(args: argparse.Namespace) -> list[TracedRequest]:
 
 
 def timed(requests: list[TracedRequest], args: argparse.Namespace, load: Load) -> list[Departure]:
-    """The trace's own times; or conversations that begin at the rate, while within each the waits
-    and think times stay."""
+    """Return the trace's own times; or start its conversations at the rate, keeping the waits and
+    think times within each."""
     departures = [request.departure for request in requests]
     if load.is_self_timed:
         return departures

@@ -116,7 +116,7 @@ def _note(exchange: Exchange, event: dict[str, Any], since_start: float, since_l
 
 
 def _only_names_the_role(choice: dict[str, Any]) -> bool:
-    """A chat's stream may begin with an event that says who speaks, before there is a token."""
+    """Return whether a chat event only names the role, which may precede the first token."""
     delta = choice.get("delta")
     return (
         isinstance(delta, dict)

@@ -27,7 +27,7 @@ class Load:
 
     @property
     def told_rate(self) -> float | str:
-        """The rate in a report: JSON has no infinity."""
+        """Return the rate in a report: JSON has no infinity."""
         if self.is_self_timed:
             return "self-timed"
         return "inf" if math.isinf(self.request_rate) else self.request_rate
@@ -48,9 +48,10 @@ def _derived(seed: int, label: str) -> int:
 
 
 def loads_of(args: argparse.Namespace) -> list[Load]:
-    """The runs that the flags ask for: one, or one for each value of a list.
+    """Return the runs that the flags ask for: one, or one for each value of a list.
 
-    Raises `ConfigError` on flags that exclude each other."""
+    Raises `ConfigError` on flags that exclude each other.
+    """
     rates: tuple[float, ...] = args.request_rate or (math.inf,)
     limits: tuple[int | None, ...] = args.max_concurrency or (None,)
     if len(rates) > 1 and len(limits) > 1:

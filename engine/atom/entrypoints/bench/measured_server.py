@@ -37,7 +37,7 @@ class MeasuredServer:
         return int(answer["count"])
 
     async def as_text(self, ask: Ask) -> Ask:
-        """Messages are texts: of token ids it is the server that knows theirs."""
+        """Decode a prompt of token ids by the server, since messages are texts."""
         if isinstance(ask.prompt, str):
             return ask
         answer = await self._call("/detokenize", {"tokens": ask.prompt})

@@ -32,7 +32,7 @@ from atom.entrypoints.process.process_conduct import allow_many_open_files
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1 when any request failed."""
+    """Run the benchmark; return exit code 1 if any request failed."""
     configure_logging(args.log_level)
     allow_many_open_files()
     options = report_options(args)

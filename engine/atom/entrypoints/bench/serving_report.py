@@ -59,7 +59,8 @@ def serving_report(
 
 
 def _values(exchange: Exchange, metric: str) -> list[float]:
-    """Seconds; a request has one of each metric but gaps, of which it has many."""
+    """Return a metric's values in seconds; a request has one of each except gaps, of which it has
+    many."""
     if metric == "itl":
         return exchange.gaps_seconds
     if metric == "tpot":
@@ -89,7 +90,7 @@ def _summary(
 
 
 def print_serving_report(title: str, report: Mapping[str, Any], options: ReportOptions) -> None:
-    """Tables for people, then the report as one JSON object on the last line."""
+    """Print tables for people, then the report as one JSON object on the last line."""
     console = Console()
     facts = Table(title=title, show_header=False, title_justify="left")
     facts.add_column()

@@ -41,7 +41,7 @@ class Sweep:
 
     @property
     def best(self) -> Mapping[str, Any]:
-        """The run with the most, and of several the one with the least load."""
+        """Return the run with the most, and of several the one with the least load."""
         return max(self.reports, key=lambda report: (report[self.measure], -report[self.variable]))
 
 
@@ -74,7 +74,8 @@ def sweep_chart(sweep: Sweep) -> Chart:
 
 
 def print_sweep(title: str, sweep: Sweep) -> None:
-    """A table and a chart for people, then all reports as one JSON object on the last line."""
+    """Print a table and a chart for people, then all reports as one JSON object on the last
+    line."""
     print(title)
     print(_table(sweep))
     print(text_chart(sweep_chart(sweep)))
@@ -92,7 +93,7 @@ def print_sweep(title: str, sweep: Sweep) -> None:
 
 
 def _table(sweep: Sweep) -> str:
-    """Lines of aligned columns, which no width of a terminal cuts."""
+    """Align the columns of a table, whose lines no terminal width cuts."""
     columns = {_SHORT[sweep.variable]: sweep.variable, **_columns(sweep)}
     rows = [list(columns)]
     rows += [[f"{report[key]:,.5g}" for key in columns.values()] for report in sweep.reports]
@@ -104,8 +105,8 @@ def _table(sweep: Sweep) -> str:
 
 
 def _columns(sweep: Sweep) -> dict[str, str]:
-    """Headers of the table and the fields below them: latencies, in milliseconds, by their first
-    and last percentile."""
+    """Map the table's headers to fields: latencies, in milliseconds, by their first and last
+    percentile."""
     columns = {"answered/s": "request_throughput"}
     if sweep.options.goodput is not None:
         columns["goodput/s"] = "request_goodput"

@@ -47,7 +47,7 @@ class RandomLengths:
 
 
 def random_asks(count: int, lengths: RandomLengths, vocab_size: int, seed: int) -> list[Ask]:
-    """Prompts of random token ids; the same for the same arguments."""
+    """Generate prompts of random token ids; equal arguments give equal prompts."""
     if count < 1 or lengths.input_tokens < 1:
         raise ConfigError("a benchmark needs at least one prompt of at least one token")
     source = random.Random(seed)
@@ -110,8 +110,8 @@ def _custom_ask(line: str, where: str, output_tokens: int | None) -> Ask:
 async def sharegpt_asks(
     path: Path, count: int, output_tokens: int | None, seed: int, count_tokens: CountTokens
 ) -> list[Ask]:
-    """The first question of `count` conversations drawn at random. Each is to be answered with as
-    many tokens as it was, or `output_tokens`. Raises `ConfigError`."""
+    """Return the first question of `count` conversations drawn at random. Each is to be answered
+    with as many tokens as it was, or `output_tokens`. Raises `ConfigError`."""
     pairs = list(_question_and_answer(path))
     random.Random(seed).shuffle(pairs)
     asks: list[Ask] = []

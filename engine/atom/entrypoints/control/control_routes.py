@@ -108,7 +108,7 @@ _SLEEP_PARAMETERS = [
 
 
 def _chosen(http: Request, name: str, choices: tuple[str, ...]) -> str:
-    """A query parameter; the first choice without it. Raises `RequestError` for another."""
+    """Read a query parameter; the first choice without it. Raises `RequestError` for another."""
     value = http.query_params.get(name, choices[0])
     if value not in choices:
         raise RequestError(

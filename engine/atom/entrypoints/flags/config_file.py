@@ -50,7 +50,8 @@ def _words_of(file: Path, known: Collection[str]) -> Iterator[str]:
 
 
 def words_of_flag(flag: str, value: Any, known: Collection[str]) -> Iterator[str]:
-    """The words of a flag with this value, as YAML has it. known: as for `with_config_file`."""
+    """Yield the words of a flag with this value, as YAML has it. known: as for
+    `with_config_file`."""
     if value is None:
         return
     if isinstance(value, bool):

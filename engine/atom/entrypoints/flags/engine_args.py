@@ -485,7 +485,7 @@ def _lora_config(args: argparse.Namespace) -> LoraConfig | None:
 
 
 def config_from_args(args: argparse.Namespace) -> Config:
-    """Opens the model. Raises `ConfigError` or `ModelError`."""
+    """Open the model. Raises `ConfigError` or `ModelError`."""
     return build_config(options_from_args(args))
 
 

@@ -67,7 +67,7 @@ def short_page(
 
 
 def _names_of(title: str) -> list[str]:
-    """A group is asked for by its title, or by its first word."""
+    """Return the names by which a group can be requested: its title, or the title's first word."""
     return [title.lower().split()[0], title.lower()] if title else []
 
 

@@ -100,7 +100,7 @@ class _Rest:
             yield self._line[self._next - 1]
 
     def next_value(self) -> str:
-        """The value that follows a flag; empty where another flag does."""
+        """Return the value that follows a flag; empty where another flag does."""
         if self._next < len(self._line) and _is_value(self._line[self._next]):
             self._next += 1
             return self._line[self._next - 1]

@@ -234,7 +234,7 @@ def read_api_keys(
 
 
 def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The key from the file, else from the environment, else None. Raises `ConfigError`."""
+    """Read the key from the file, else from the environment, else None. Raises `ConfigError`."""
     if file is None:
         source, text = f"the variable {API_KEY_VARIABLE}", environment.get(API_KEY_VARIABLE)
         if text is None:

@@ -50,5 +50,6 @@ class ClientIdentity:
 
 @lru_cache(maxsize=1024)
 def _address_label(address: str) -> str:
-    """A client asks many times. Of keys nothing is remembered."""
+    """Label the client's address. A client asks many times, so the label is cached; keys are
+    not."""
     return client_label("addr", address_name(address))

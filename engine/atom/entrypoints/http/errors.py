@@ -38,7 +38,7 @@ def shortened(text: str) -> str:
 
 
 def describe(error: Exception) -> tuple[int, ErrorResponse]:
-    """HTTP status and body for an exception of a handler or a stream."""
+    """Return the HTTP status and body for an exception of a handler or a stream."""
     if isinstance(error, RequestError):
         return error.status, _body(error.status, str(error), error.param, error.code)
     if isinstance(error, EngineDeadError):
@@ -63,7 +63,7 @@ def response_for(error: Exception) -> Response:
 
 
 def http_error(status: int, message: str, code: str | None = None) -> Response:
-    """An error of the HTTP layer itself: no such route, wrong method, no key."""
+    """Return an error of the HTTP layer itself: no such route, wrong method, no key."""
     return error_response(status, _body(status, message, code=code))
 
 

@@ -284,7 +284,8 @@ def _head_without_offer(first: bytes, headers: Iterable[tuple[bytes, bytes]]) ->
 
 
 def _ending_with_connection(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
-    """HTTP/1.0 knows no chunks: a body of unknown length ends where the connection does."""
+    """End the response with the connection: HTTP/1.0 knows no chunks, so a body of unknown length
+    ends there."""
 
     async def run(scope: AsgiScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         length_is_known = False

@@ -56,7 +56,7 @@ class ResponseHeaders:
 
 
 def tell_ignored(scope: Scope, paths: Sequence[str]) -> None:
-    """The answer's header names these fields of the request, which have no effect."""
+    """List ignored request fields in the answer's header."""
     names = (_UNSAFE.sub("?", path[:_LONGEST_NAME]) for path in paths)
     state = scope.setdefault("state", {})
     before = [state["ignored_fields"]] if "ignored_fields" in state else []
@@ -71,8 +71,8 @@ def body_sender(scope: Scope, send: Send) -> Send:
 
 
 def header_of(scope: Scope, name: str) -> str | None:
-    """The request's first header of this name, which must be in lower case. (Most are not there,
-    and Starlette raises and catches an exception for each of those.)"""
+    """Return the request's first header of this name, which must be in lower case. (Most are not
+    there, and Starlette raises and catches an exception for each of those.)"""
     wanted = name.encode()
     for found, value in scope["headers"]:
         if found == wanted:

@@ -51,7 +51,7 @@ async def read_body(
 
 
 def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[str]]:
-    """The request, and the paths of its unknown fields. Raises `RequestError` (400)."""
+    """Return the request, and the paths of its unknown fields. Raises `RequestError` (400)."""
     try:
         body = kind.model_validate_json(data)
     except ValidationError as error:
@@ -70,7 +70,7 @@ def _tell_unknown(request: Request, paths: list[str]) -> None:
 
 @lru_cache(maxsize=256)
 def _warn_once(names: str) -> None:
-    """Clients send the same with every request."""
+    """Log unknown fields once, since clients send the same with every request."""
     logger.warning("request fields that this server does not know, without effect: %s", names)
 
 
@@ -140,8 +140,8 @@ class Timed(Protocol):
 
 
 def timeout_of(request: Request, body: Timed) -> float | None:
-    """The shortest of the times that the request gives itself, in seconds. Raises `RequestError`
-    when the header does not hold one."""
+    """Return the shortest of the request's own timeouts, in seconds. Raises `RequestError` if the
+    header holds none."""
     bounds = [body.timeout_seconds, body.timeout]
     header = header_of(request.scope, TIMEOUT_HEADER)
     if header is not None:

@@ -117,7 +117,7 @@ def events_in(parser: AnswerParser | None, piece: Piece) -> list[Event]:
 
 
 def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
-    """A whole answer's; reason: why it ended."""
+    """Build the message of a whole answer; reason: why it ended."""
     events = events_of(parsing, text, reason)
     content = "".join(event.text for event in events if isinstance(event, Content))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
@@ -166,8 +166,8 @@ def shown_reason(reason: str, *, called: bool, named: bool) -> str:
 
 
 def call_id(begun: CallStart, parsing: AnswerParsing, prefix: str = "call_") -> str:
-    """The model's own, where its template shows it again; else one of the form that it takes, or
-    the API's, which has a prefix."""
+    """Return the model's own call id, if its template shows ids again; else one of the template's
+    form, or the API's, which has a prefix."""
     if begun.id:
         return begun.id
     length = 0 if parsing.calls is None else parsing.calls.id_chars

@@ -44,7 +44,7 @@ async def rendered_chat(
 
 
 def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:
-    """The conversation as the model reads it. Raises `RequestError`."""
+    """Render the conversation as the model reads it. Raises `RequestError`."""
     messages = request.messages or []
     continues = continues_message(request)
     if request.documents and not engine.processor.template_names("documents"):
@@ -89,7 +89,7 @@ def continues_message(request: ChatCompletionRequest | TokenizeRequest) -> bool:
 
 
 def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
-    """A message as chat templates know it: plain values, only the keys that it has."""
+    """Return a message as chat templates know it: plain values, only the keys that it has."""
     content = message.content
     if content is None:
         if not (message.tool_calls or message.reasoning or message.reasoning_content):

@@ -78,7 +78,7 @@ def _forced_call(parsing: AnswerParsing, tools: Sequence[Tool]) -> StructuredOut
 
 
 def _strict_calls(parsing: AnswerParsing, tools: Sequence[Tool]) -> StructuredOutputsParams:
-    """The answer may call a tool, and then as its schema says if it is strict."""
+    """Allow the answer to call a tool, by the tool's schema if it is strict."""
     assert parsing.calls is not None
     schemas = {
         tool.name: _schema_of(tool) if tool.strict else _any_arguments(tool) for tool in tools

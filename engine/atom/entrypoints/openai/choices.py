@@ -75,7 +75,7 @@ class Shown:
 
     @property
     def shown_special_ids(self) -> tuple[int, ...]:
-        """Marks that the parsing looks for, which are text then."""
+        """Return the special tokens that parsing looks for, which then count as text."""
         return () if self.parsing is None else tuple(self.parsing.special_ids.values())
 
 
@@ -246,7 +246,7 @@ class Answers:
 
     @property
     def lasts(self) -> list[RequestOutput]:
-        """The last outputs of the choices that are complete, by choice."""
+        """Return the last outputs of the choices that are complete, by choice."""
         return [reader.last for reader in self.readers if reader.last is not None]
 
     def usage(self) -> Usage:

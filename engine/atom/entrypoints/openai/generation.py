@@ -122,7 +122,7 @@ def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler
 async def _begin(
     http: Request, state: ServerState, dialect: Dialect[Any], share: BodyShare
 ) -> _Begun:
-    """Everything that needs the request itself, which ends here."""
+    """Process everything that needs the request itself, which is released here."""
     client_id = state.clients.of(http.scope)
     turns = state.turns.of(client_id)
     request = await read_body(http, dialect.request, share, turns)

@@ -128,7 +128,7 @@ class LogprobFeed:
         self._waiting: list[PlacedLogprobs] = []
 
     def take(self, output: RequestOutput) -> list[PlacedLogprobs]:
-        """The entries that may be shown together with this output's text."""
+        """Return the entries that may be shown together with this output's text."""
         self._shown += len(output.text)
         for entry in output.logprobs or ():
             self._waiting.append(PlacedLogprobs(entry.token_id, self._characters, entry))
@@ -147,7 +147,7 @@ def place_prompt(
     entries: Sequence[TokenLogprobs | None],
     tokenizer: Tokenizer | None,
 ) -> list[PlacedLogprobs]:
-    """The tokens of an echoed prompt beside its text."""
+    """Return the tokens of an echoed prompt beside its text."""
     stream = None if tokenizer is None else tokenizer.stream()
     placed, characters = [], 0
     for token_id, entry in zip(token_ids, entries, strict=True):
@@ -185,7 +185,7 @@ def prompt_logprobs(entries: Sequence[TokenLogprobs | None], names: TokenNames) 
 
 
 def _top_by_name(entry: TokenLogprobs, names: TokenNames) -> dict[str, float]:
-    """The most likely tokens, and the chosen one if it is not among them."""
+    """Return the most likely tokens, and the chosen one if it is not among them."""
     found: dict[str, float] = {}
     for token, value in (*entry.top_logprobs, (entry.token_id, entry.logprob)):
         found.setdefault(names.of(token)[0], _finite(value))

@@ -46,7 +46,8 @@ _DECODER = msgspec.msgpack.Decoder(ServerNumbers, dec_hook=lambda kind, parts: H
 
 
 def merge_numbers(parts: Sequence[ServerNumbers]) -> ServerNumbers:
-    """Requests are added up; each rank is the same for all, so its newest word counts."""
+    """Merge numbers: requests are added up; each rank is the same for all, so its newest report
+    counts."""
     newest: dict[int, RankStats] = {}
     for part in parts:
         keep_newest(newest, part.stats_by_rank.values())

@@ -189,7 +189,7 @@ def _add_security(document: dict[str, Any], needs_key: bool) -> None:
 
 
 def _name_model(document: dict[str, Any], name: str) -> None:
-    """Puts the served model into the examples."""
+    """Put the served model into the examples."""
     schemas = document["components"]["schemas"]
     for operations in document["paths"].values():
         for operation in operations.values():

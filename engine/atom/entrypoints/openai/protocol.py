@@ -31,7 +31,8 @@ _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
 def _whole(value: Any) -> Any:
-    """JSON has one kind of number, and some clients write 3 as 3.0."""
+    """Convert whole floats to integers: JSON has one kind of number, and some clients write 3 as
+    3.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -116,7 +117,7 @@ class GenerationRequest(StructuredFields, RequestBody):
 
     @property
     def own_id(self) -> str | None:
-        """The client's name of the request."""
+        """Return the client's name of the request."""
         return self.rid if self.request_id is None else self.request_id
 
     @property

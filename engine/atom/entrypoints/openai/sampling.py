@@ -59,7 +59,8 @@ def sampling_params_of(
 
 
 def _logit_bias(biases: dict[str, float]) -> dict[int, float] | None:
-    """JSON's keys are texts. Each id has one spelling, so that none is named twice."""
+    """Convert the keys to token ids: JSON's keys are texts. Each id has one spelling, so that none
+    is named twice."""
     found = {int(token): bias for token, bias in biases.items() if _TOKEN_ID.fullmatch(token)}
     if len(found) < len(biases):
         raise RequestError(

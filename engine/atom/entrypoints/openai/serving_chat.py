@@ -141,7 +141,7 @@ def _asked_logprobs(request: ChatCompletionRequest) -> int | None:
 
 
 async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
-    """The whole answer as one JSON body."""
+    """Build the whole answer as one JSON body."""
     choices = await answers.collect()
     prompt = choices[0].prompt
 
@@ -238,7 +238,7 @@ class ChatEvents(StreamEvents):
         return b"".join(events)
 
     def _told(self, index: int, event: Event) -> bytes:
-        """Events that differ in their text alone are cut from a template."""
+        """Cut events that differ in their text alone from a template."""
         if isinstance(event, CallStart):
             return self._event([ChatChunkChoice(index, self._delta(event))])
         call = event.index if isinstance(event, CallArguments) else 0

@@ -84,7 +84,8 @@ async def start_completion(
 
 
 def prompts_of(request: CompletionRequest) -> Sequence[Prompt]:
-    """A text, or one list of token ids, is one prompt; a list of either is many."""
+    """Return the prompts: a text, or one list of token ids, is one prompt; a list of either is
+    many."""
     prompt = request.prompt
     if isinstance(prompt, str):
         return [prompt]

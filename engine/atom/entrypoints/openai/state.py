@@ -99,10 +99,11 @@ class ServerState:
         return await self.exchange.total()
 
     def serving_engine(self, model: str | None) -> AsyncLLMEngine:
-        """The engine, when it can take a request for `model` (None: whatever is served).
+        """Return the engine, when it can take a request for `model` (None: whatever is served).
 
         Raises `RequestError` (404 for another model, 503 while starting or draining) or
-        `EngineDeadError`."""
+        `EngineDeadError`.
+        """
         if self.engine is None:
             status = self.status
             raise RequestError(
@@ -133,7 +134,7 @@ class ServerState:
             raise not_served(model, names)
 
     def started_engine(self) -> AsyncLLMEngine:
-        """The engine whose start-up is complete, whatever it does now."""
+        """Return the engine whose start-up is complete, whatever it does now."""
         if self.engine is None or self.engine.status.report is None:
             status = self.status
             if status.state is EngineState.DEAD:

@@ -111,7 +111,7 @@ class StructuredFields(BaseModel):
         return asked is not None and bool(asked.disable_any_whitespace)
 
     def _asked(self) -> list[str]:
-        """The fields that ask for a structure, in their order."""
+        """Return the fields that ask for a structure, in their order."""
         given = self.model_fields_set
         if given.isdisjoint(_FIELDS):  # nearly always
             return []

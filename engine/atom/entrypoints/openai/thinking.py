@@ -35,7 +35,7 @@ _BUDGETS = (
 
 
 def template_switches(request: TemplateFields) -> dict[str, Any]:
-    """Variables by which templates know whether to reason: Qwen's and DeepSeek's."""
+    """Return the variables by which templates know whether to reason: Qwen's and DeepSeek's."""
     asked = request.enable_thinking
     if request.thinking is not None:
         asked = {"enabled": True, "disabled": False}.get(request.thinking.type)

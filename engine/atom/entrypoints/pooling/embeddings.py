@@ -16,7 +16,7 @@ from atom.model_engine.front.input_processor import Prompt
 
 
 async def embed(asked: Asked, request: EmbeddingRequest) -> bytes:
-    """The answer as JSON. Raises `RequestError`."""
+    """Compute the answer as JSON. Raises `RequestError`."""
     if asked.kind != "embed":
         raise RequestError(
             f"{asked.model} was started for scores (--convert classify); send /v1/score or "

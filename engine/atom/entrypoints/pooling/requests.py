@@ -110,5 +110,5 @@ class RerankRequest(PoolingRequest):
 
     @property
     def texts(self) -> list[str]:
-        """The documents' texts."""
+        """Return the documents' texts."""
         return [each if isinstance(each, str) else each.text for each in self.documents]

@@ -16,7 +16,7 @@ _BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 def reranker_parts(query: str, document: str, instruction: str | None) -> tuple[str, str, str]:
-    """The prompt in three parts, of which the middle one may be cut at its end."""
+    """Return the prompt in three parts, of which the middle one may be cut at its end."""
     judged = (
         f"<Instruct>: {instruction or DEFAULT_INSTRUCTION}\n"
         f"<Query>: {query}\n"

@@ -35,7 +35,7 @@ class _Scored(NamedTuple):
 
 
 async def score(asked: Asked, request: ScoreRequest) -> bytes:
-    """The answer as JSON, a score for each pair. Raises `RequestError`."""
+    """Compute the answer as JSON, a score for each pair. Raises `RequestError`."""
     scored = await _scores(asked, _pairs(request), request.instruction, "text_2")
     data = [Score(index=index, score=value) for index, value in enumerate(scored.scores)]
     return to_json(
@@ -44,7 +44,7 @@ async def score(asked: Asked, request: ScoreRequest) -> bytes:
 
 
 async def rerank(asked: Asked, request: RerankRequest) -> bytes:
-    """The answer as JSON, the most relevant documents first. Raises `RequestError`."""
+    """Compute the answer as JSON, the most relevant documents first. Raises `RequestError`."""
     texts = request.texts
     with naming("query"):
         query = await _beginning(asked, request.query, request.max_tokens_per_query)

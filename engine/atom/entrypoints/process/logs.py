@@ -33,7 +33,7 @@ class _QueuedLogs(logging.handlers.QueueHandler):
         self.writer.start()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """A path may have 64 KiB, all of them the client's choice."""
+        """Shorten a logged path, which may have 64 KiB of the client's choice."""
         arguments = _access_arguments(record)
         if arguments and len(path := str(arguments[2])) > _LONGEST_PATH:
             record.args = (*arguments[:2], f"{path[:_LONGEST_PATH]}...", *arguments[3:])
@@ -78,7 +78,7 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 
 
 def _access_arguments(record: logging.LogRecord) -> tuple[object, ...]:
-    """Client, method, path, version and status of a line of the access log; else nothing."""
+    """Return client, method, path, version and status of a line of the access log; else nothing."""
     arguments = record.args
     if record.name != "uvicorn.access" or not isinstance(arguments, tuple) or len(arguments) != 5:
         return ()

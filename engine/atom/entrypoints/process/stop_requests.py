@@ -36,7 +36,7 @@ class StopRequests:
             loop.add_signal_handler(number, self.ask, number.name)
 
     def ask(self, signal_name: str | None = None) -> None:
-        """A signal has come, or (None) the word of an owner, who logs it himself."""
+        """Request a stop by a signal or (None) by the owner, who logs it himself."""
         again = self.stop.is_set()
         if signal_name is not None:
             ending = "again: stopping at once" if again else "shutting down"

@@ -77,7 +77,7 @@ def _check_object(
 
 
 def _check_value(value: memoryview, level: _Level, place: _Place, unknown: list[str]) -> None:
-    """An object, or a list of them."""
+    """Check a value: an object, or a list of them."""
     if value[0] == _OBJECT:
         _check_object(_object.decode(value), level, place, unknown)
         return
@@ -138,7 +138,7 @@ def _top(path: str) -> str:
 
 
 def like(name: str, known: tuple[str, ...]) -> str | None:
-    """The known name of which this one is a misspelling: one entry more, less, other or at
+    """Return the known name of which this one is a misspelling: one entry more, less, other or at
     another's place, or written with other capitals or signs."""
     bare = _bare(name)
     if len(bare) < _SHORTEST_LIKE:
@@ -149,7 +149,7 @@ def like(name: str, known: tuple[str, ...]) -> str | None:
 
 @cache
 def _spellings(known: tuple[str, ...]) -> dict[str, str]:
-    """Each known name, whole and without each of its entries."""
+    """Return each known name, whole and without each of its entries."""
     found: dict[str, str] = {}
     for name in known:
         if len(_bare(name)) >= _SHORTEST_LIKE:

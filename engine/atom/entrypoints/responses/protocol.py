@@ -34,7 +34,8 @@ _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
 def _whole(value: Any) -> Any:
-    """JSON has one kind of number, and some clients write 3 as 3.0."""
+    """Convert whole floats to integers: JSON has one kind of number, and some clients write 3 as
+    3.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -17,7 +17,7 @@ def sealed(text: str) -> str:
 
 
 def opened(content: str) -> str | None:
-    """The reasoning's text; None where another server wrote it, or it is damaged."""
+    """Return the reasoning's text; None if another server wrote it, or it is damaged."""
     if not content.startswith(_MARK):
         return None
     try:

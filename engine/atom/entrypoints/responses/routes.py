@@ -143,7 +143,7 @@ async def _read(
 async def _begin(
     http: Request, state: ServerState, store: ResponseStore, share: BodyShare
 ) -> _Begun:
-    """Everything that needs the request itself, which ends here."""
+    """Process everything that needs the request itself, which is released here."""
     request, asked, before, client_id = await _read(http, state, store, ResponsesRequest, share)
     engine = state.serving_engine(request.model)
     if request.store:

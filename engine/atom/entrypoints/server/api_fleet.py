@@ -102,7 +102,8 @@ class ApiFleet:
         )
 
     async def run(self) -> int:
-        """The exit code. Raises `AtomError` when it could not start or had to stop."""
+        """Run the fleet and return the exit code. Raises `AtomError` if it could not start or had
+        to stop."""
         try:
             self._start_servers()
             with StartupProgress() as self._progress:

@@ -51,7 +51,8 @@ class EngineSource(Protocol):
 
 
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
-    """Everything that can be wrong before a device is touched. Raises `AtomError`."""
+    """Open the model, and check everything that can be checked before a device is touched. Raises
+    `AtomError`."""
     config = build_config(options.engine, weights=not options.worker_urls)
     processor = _processor_of(config, options)
     processor.warn_of_misfits()
@@ -112,7 +113,7 @@ def _replicas(options: ServerOptions) -> Replicas | None:
 
 
 def _sessions(options: ServerOptions) -> ReplicaSessions:
-    """Connections to replicas by the secret and the certificate that are this server's too."""
+    """Create sessions with replicas, with this server's own secret and certificate."""
     from atom.entrypoints.handover.replica_session import ReplicaSessions
 
     certificate = None if options.tls is None else options.tls.certfile
@@ -179,7 +180,7 @@ class AttachedEngine:
             self._opened.set_exception(EngineDeadError(reason))
 
     def rank_lost(self, rank: int, message: str) -> None:
-        """The owner has seen the end of an engine process."""
+        """Record that the owner has seen the end of an engine process."""
         if self._manager is not None:
             self._manager.lose_rank(rank, message)
 

@@ -163,7 +163,7 @@ class HttpProcess:
         self._stopping.ask()
 
     def all_ready(self) -> None:
-        """The other processes on this port take requests too."""
+        """Record that the other processes on this port take requests too."""
         self._state.waits_for = ""
 
     def server_lost(self, reason: str) -> None:
@@ -172,7 +172,8 @@ class HttpProcess:
             self._state.engine.maim(reason)
 
     async def run(self) -> int:
-        """The exit code. Raises `AtomError` when it could not start or had to stop."""
+        """Run the server and return the exit code. Raises `AtomError` if it could not start or had
+        to stop."""
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         unless_stopped = self._stopping.unless_stopped
         engine: AsyncLLMEngine | None = None
@@ -288,8 +289,8 @@ class HttpProcess:
         await first_of(idle, asyncio.ensure_future(self._stopping.stop_now.wait()))
 
     async def _close(self, engine: AsyncLLMEngine | None, serving: asyncio.Task[None]) -> None:
-        """The engine process ends, then open responses get their end: the port answers for as long
-        as there is anything to wait for."""
+        """End the engine process, then the open responses: the port answers as long as there is
+        anything to wait for."""
         stop_now = self._stopping.stop_now
         at_once = asyncio.ensure_future(stop_now.wait())
         if engine is not None and not stop_now.is_set():

@@ -53,7 +53,8 @@ async def follow_download(
 
 
 def bytes_in_cache(blobs: Path, snapshot: Snapshot) -> int:
-    """Bytes of the snapshot's files in the hub client's cache, half-downloaded ones included."""
+    """Return the bytes of the snapshot's files in the hub client's cache, half-downloaded ones
+    included."""
     present = 0
     for file in snapshot.files:
         # The client names a blob by its hash, and an incomplete one `HASH.PART.incomplete`.

@@ -46,7 +46,7 @@ def next_steps(address: Address) -> Iterator[str]:
 
 
 def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[str, str]]:
-    """Label and text of each row, in order. verbose: with every operation's backend."""
+    """Return the label and text of each row, in order. verbose: with every operation's backend."""
     rows = [
         ("model", report.model),
         ("architecture", f"{report.architecture}, {report.dtype}"),
@@ -113,7 +113,7 @@ def print_startup_table(report: EngineReport, address: Address, *, verbose: bool
 
 
 def bytes_text(size_bytes: float) -> str:
-    """Binary units with three digits or more: 512 B, 1.50 GiB, 1020 MiB."""
+    """Return binary units with three digits or more: 512 B, 1.50 GiB, 1020 MiB."""
     if size_bytes < 1024:
         return f"{size_bytes:.0f} B"
     power = 1
@@ -125,7 +125,7 @@ def bytes_text(size_bytes: float) -> str:
 
 
 def _backends_text(backends: dict[str, str]) -> str:
-    """The common backend once, then each op that differs."""
+    """Return the common backend once, then each op that differs."""
     if not backends:
         return "none"
     ((common, count),) = Counter(backends.values()).most_common(1)

@@ -100,7 +100,7 @@ class ModelRouter:
         return self._refusal() is None
 
     def _refusal(self) -> tuple[EngineState, str] | None:
-        """The state of the first model that is not served, and why; None where all are."""
+        """Return the state of the first model that is not served, and why; None if all are."""
         for model in self._models:
             status = model.state.status
             if status.state not in _AWAKE:

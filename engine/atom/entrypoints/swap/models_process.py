@@ -140,7 +140,8 @@ class ModelsProcess:
         self._stopping.ask()
 
     async def run(self) -> int:
-        """The exit code. Raises `AtomError` when it could not start or had to stop."""
+        """Run the server and return the exit code. Raises `AtomError` if it could not start or had
+        to stop."""
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         try:
             reports = await self._stopping.unless_stopped(self._start())
@@ -220,7 +221,7 @@ class ModelsProcess:
         )
 
     async def _close(self, serving: asyncio.Task[None]) -> None:
-        """Engine processes end, then open responses get their end."""
+        """End the engine processes, then the open responses."""
         stop_now = self._stopping.stop_now
         at_once = asyncio.ensure_future(stop_now.wait())
         if not stop_now.is_set():

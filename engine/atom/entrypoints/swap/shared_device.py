@@ -84,18 +84,18 @@ class SharedDevice:
         self._books[name].awake = False
 
     def arrive(self, name: str, ticket: int, now: float) -> None:
-        """A request for a model comes; `turn` admits it."""
+        """Queue a request for a model; `turn` admits it."""
         books = self._books[name]
         books.waiting.append((now, ticket))
         books.used = now
 
     def give_up(self, name: str, ticket: int) -> None:
-        """A request that was not admitted has left."""
+        """Remove a request that has left before its admission."""
         books = self._books[name]
         books.waiting = deque(each for each in books.waiting if each[1] != ticket)
 
     def end(self, name: str, now: float) -> None:
-        """A request that was admitted has ended."""
+        """Record the end of an admitted request."""
         books = self._books[name]
         books.running -= 1
         books.used = now
@@ -103,7 +103,7 @@ class SharedDevice:
             books.preempted_since = None
 
     def changed(self, now: float) -> None:
-        """The sleep or wake under way is complete."""
+        """Record that the sleep or wake-up under way is complete."""
         change, self._changing = self._changing, None
         assert change is not None, "told of what `turn` asked for"
         if change.wake is not None:

@@ -47,7 +47,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can hand out: empty and cached ones."""
+        """Return the number of blocks that `allocate` can hand out: empty and cached ones."""
         return len(self._empty) + self._num_cached
 
     @property
@@ -56,7 +56,7 @@ class BlockPool:
 
     @property
     def num_indexed(self) -> int:
-        """Blocks findable by their content."""
+        """Return the number of blocks findable by their content."""
         return len(self._by_hash)
 
     def allocate(self, count: int) -> list[int]:

@@ -34,9 +34,9 @@ class PrefixSearch:
         self._windows = [number for number, group in enumerate(groups) if group.window is not None]
 
     def longest(self, packed: bytes, chain: int) -> tuple[list[int], list[list[int]]]:
-        """The hashes before the prefix's blocks and after its last, and of each group the last of
-        its blocks, as many as are needed. packed: the tokens that may be matched, as int32; chain:
-        the hash before them."""
+        """Return the hashes before the prefix's blocks and after its last, and of each group the
+        last of its blocks, as many as are needed. packed: the tokens that may be matched, as int32;
+        chain: the hash before them."""
         hashes, found = self._full_prefix(packed, chain)
         block_ids: list[list[int]] = [[] for _ in self._groups]
         end = len(hashes) - 1
@@ -56,7 +56,7 @@ class PrefixSearch:
         return hashes[: end + 1], block_ids
 
     def _full_prefix(self, packed: bytes, chain: int) -> tuple[list[int], list[list[int]]]:
-        """The chain as far as all groups that see everything have its blocks, and these."""
+        """Return the chain as far as all groups that see everything have its blocks, and these."""
         digest, find = xxhash.xxh64_intdigest, self._pool.find
         marks = [self._marks[number] for number in self._full]
         found: list[list[int]] = [[] for _ in marks]
@@ -75,8 +75,8 @@ class PrefixSearch:
         return hashes[: end + 1], found
 
     def _window_tails(self, hashes: list[int], end: int) -> tuple[int, list[list[int]]]:
-        """The longest prefix of at most `end` blocks whose end every group with a window has, and
-        the blocks that each of them needs."""
+        """Return the longest prefix of at most `end` blocks whose end every group with a window
+        has, and the blocks that each of them needs."""
         find = self._pool.find
         marks = [self._marks[number] for number in self._windows]
         tails: list[list[int]] = [[] for _ in marks]

@@ -19,7 +19,7 @@ class StateCheckpoints:
         self._of_block: OrderedDict[int, int] = OrderedDict()  # the least lately used first
 
     def take(self) -> int | None:
-        """A place for a checkpoint that is going to be made; None when all are being made."""
+        """Return a place for a new checkpoint; None if all places are being written."""
         if self._free:
             return self._free.pop()
         if not self._of_block:

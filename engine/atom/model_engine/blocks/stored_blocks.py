@@ -68,6 +68,6 @@ class StoredBlocks:
 
 
 def _stretches(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges of rows that follow each other: [0, 1, 4] is (0, 2), (4, 5)."""
+    """Return the ranges of rows that follow each other: [0, 1, 4] is (0, 2), (4, 5)."""
     cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(rows)) if b != a + 1), len(rows)]
     return [(rows[begin], rows[end - 1] + 1) for begin, end in pairwise(cuts)]

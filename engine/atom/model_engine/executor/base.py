@@ -56,7 +56,7 @@ class Executor(StepExecutor, Protocol):
 
     @property
     def wake_fds(self) -> Sequence[int]:
-        """Descriptors that can be read when another rank calls."""
+        """Return the descriptors that can be read when another rank calls."""
         ...
 
     def is_called(self) -> bool:

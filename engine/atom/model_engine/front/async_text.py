@@ -40,7 +40,8 @@ class AsyncText:
         add_special_tokens: bool,
         for_answer: bool = True,
     ) -> list[list[int]]:
-        """Token ids of each. for_answer: none may exceed the context. Raises `RequestError`."""
+        """Return the token ids of each. for_answer: none may exceed the context. Raises
+        `RequestError`."""
 
         one = partial(
             self._processor.inputs.tokenize,
@@ -56,7 +57,7 @@ class AsyncText:
     async def detokenize(
         self, token_ids: Sequence[int], client_id: str = "", *, skip_special_tokens: bool
     ) -> str:
-        """The text of these tokens. Raises `RequestError`."""
+        """Return the text of these tokens. Raises `RequestError`."""
         work = partial(
             self._processor.inputs.detokenize, token_ids, skip_special_tokens=skip_special_tokens
         )

@@ -35,7 +35,7 @@ class CoreEventHop:
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
-        """Events go to the running loop from here on."""
+        """Deliver events to the running loop from here on."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: CoreEvent) -> None:

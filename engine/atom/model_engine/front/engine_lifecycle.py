@@ -106,7 +106,7 @@ class EngineLifecycle:
             self._on_progress(news.phase, news.fraction)
 
     def started(self, report: EngineReport) -> None:
-        """A drain that began during start-up keeps its state; only the report is news."""
+        """Record the report of start-up. A drain that began during start-up keeps its state."""
         if self.status.state is EngineState.STARTING:
             self.status = EngineStatus(EngineState.READY, report=report)
             self._decided.set()
@@ -229,7 +229,7 @@ class EngineLifecycle:
         return True
 
     def gone(self) -> None:
-        """The end that was asked for is complete."""
+        """Record that the requested end is complete."""
         if self.status.state is not EngineState.DEAD:
             reason = "the engine was shut down"
             self.status = replace(self.status, state=EngineState.DEAD, reason=reason)

@@ -92,7 +92,8 @@ class InputOutputProcessor:
         continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of a conversation (special tokens included: encode it without adding any)."""
+        """Render the prompt of a conversation (special tokens included: encode it without adding
+        any)."""
         if self._chat_template is None:
             raise RequestError(
                 f"{self._served_name} has no chat template; use /v1/completions, or start the "

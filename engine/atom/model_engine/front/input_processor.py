@@ -44,9 +44,8 @@ class InputProcessor:
     def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, for_answer: bool = True
     ) -> list[int]:
-        """Token ids of `prompt`; ids are taken as they are, after a look at the vocabulary.
-
-        for_answer: a text far beyond the context is refused before all of it is tokenised."""
+        """Return the token ids of `prompt`; given ids are only checked against the vocabulary.
+        for_answer: a text far beyond the context is refused before all of it is tokenized."""
         if not isinstance(prompt, str):
             return self._checked_ids(prompt)
         if self._tokenizer is None:
@@ -65,7 +64,7 @@ class InputProcessor:
         return token_ids
 
     def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of these tokens."""
+        """Return the text of these tokens."""
         ids = self._checked_ids(token_ids)
         if self._tokenizer is None:
             raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
@@ -166,7 +165,7 @@ class InputProcessor:
             self._check_structured(request.params.structured_outputs)
 
     def truncated(self, token_ids: list[int], params: SamplingParams) -> list[int]:
-        """The part of a prompt that is kept (truncate_prompt_tokens)."""
+        """Return the part of a prompt that is kept (truncate_prompt_tokens)."""
         most = params.truncate_prompt_tokens
         if most is None:
             return token_ids
@@ -183,7 +182,7 @@ class InputProcessor:
 
     @property
     def _longest_prompt(self) -> int:
-        """Tokens: a prompt that is answered leaves room for one."""
+        """Return the most tokens of a prompt: an answered one leaves room for one token."""
         return self._model.max_model_len - (self._model.pooling is None)
 
     def check_length(self, token_ids: Sequence[int]) -> None:
@@ -234,8 +233,8 @@ class InputProcessor:
         asked.check_schema()
 
     def _named_by(self, stop_strings: Sequence[str]) -> list[int]:
-        """Special tokens among the texts that are to end an answer: they never become text, so
-        that only their ids can end it."""
+        """Return the special tokens among the stop strings: they never become text, so that only
+        their ids can end an answer."""
         if self._tokenizer is None:
             return []
         ids = map(self._tokenizer.special_token_id, stop_strings)
@@ -244,7 +243,7 @@ class InputProcessor:
         return named
 
     def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
-        """Each word as it is spelled at the start of a text and behind a space."""
+        """Tokenize each word as it is spelled at the start of a text and after a space."""
         if self._tokenizer is None:
             raise RequestError(
                 f"{self._model.path} has no tokenizer; give bad_words_token_ids", param="bad_words"

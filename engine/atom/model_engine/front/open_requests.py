@@ -58,12 +58,12 @@ class OpenRequests:
 
     @property
     def num_unanswered(self) -> int:
-        """Requests that wait for their first token."""
+        """Return the number of requests that wait for their first token."""
         return len(self._requests) - self._num_answered
 
     @property
     def unanswered_by_group(self) -> Mapping[str, int]:
-        """Requests that wait for their first token, of each group of clients that has any."""
+        """Return the number of requests that wait for their first token, by group of clients."""
         return self._unanswered
 
     def _count_unanswered(self, request: OpenRequest, more: int) -> None:
@@ -84,8 +84,8 @@ class OpenRequests:
     def open(
         self, names: Iterable[str], requests: Sequence[Request], *, shows_text: bool = True
     ) -> RequestGroup:
-        """The reader's side of one call's requests; their outputs carry these names. shows_text:
-        False for tokens alone, which no stop string ends."""
+        """Open the reader's side of one call's requests; their outputs carry these names.
+        shows_text: False for tokens alone, which no stop string ends."""
         group = RequestGroup(requests, self._leave, self._reader_limits)
         for index, (name, request) in enumerate(zip(names, requests, strict=False)):
             opened = self._outputs.begin(request, name, group, index, shows_text=shows_text)

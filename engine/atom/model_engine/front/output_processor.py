@@ -136,7 +136,7 @@ class OutputProcessor:
     def _finish(
         self, request: OpenRequest, output: RequestOutput, row: FinishedRow, now: float
     ) -> RequestOutput:
-        """The last output. A stop string wins over the engine's reason, since the text ends
+        """Return the last output. A stop string wins over the engine's reason, since the text ends
         there."""
         reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
         if request.stopped and request.matcher is not None:

@@ -35,7 +35,8 @@ class ReaderLimits:
 
 
 def reader_limits(seconds: float | None) -> ReaderLimits | None:
-    """A server's: a client that reads nothing for that long is given up; None for no limits."""
+    """Return a server's limits: a client that reads nothing for that long is dropped; None for no
+    limits."""
     if seconds is None:
         return None
     return ReaderLimits(seconds, MOST_UNREAD_TOKENS, min(seconds, CONTENDED_SECONDS))
@@ -200,7 +201,7 @@ class RequestStream(AsyncIterator[RequestOutput]):
 
 
 def _merged(found: Sequence[tuple[int, RequestOutput]]) -> list[tuple[int, RequestOutput]]:
-    """Several outputs of a request as one."""
+    """Merge several outputs of a request into one."""
     outputs: dict[int, list[RequestOutput]] = {}
     for index, output in found:
         outputs.setdefault(index, []).append(output)

@@ -43,7 +43,8 @@ class StopMatcher:
         self.found: str | None = None  # the stop string that ended the text
 
     def feed(self, piece: str) -> tuple[str, bool]:
-        """The text that is now certain, and whether a stop string ended it (then feed no more)."""
+        """Return the text that is now certain, and whether a stop string ended it (then feed no
+        more)."""
         if not self._held and self._first_characters.isdisjoint(piece):
             return piece, False
         text = self._held + piece
@@ -69,13 +70,13 @@ class StopMatcher:
         return text[:certain]
 
     def flush(self) -> str:
-        """The text held back: generation ended before it became a stop string."""
+        """Return the text held back: generation ended before it became a stop string."""
         held, self._held = self._held, ""
         self._matched = [0] * len(self._stops)
         return held
 
     def _advance(self, character: str) -> int:
-        """Takes one character; the length of the longest stop string it completes, or 0."""
+        """Take one character; return the length of the longest stop string it completes, or 0."""
         complete = 0
         for index, stop in enumerate(self._stops):
             matched = self._matched[index]
@@ -89,7 +90,7 @@ class StopMatcher:
         return complete
 
     def _go_on_after_a_match(self) -> None:
-        """The end of a complete stop string may be the beginning of another one."""
+        """Continue after a complete stop string, whose end may be the beginning of another one."""
         for index, stop in enumerate(self._stops):
             if self._matched[index] == len(stop):
                 self._matched[index] = self._failures[index][-1]
@@ -109,7 +110,7 @@ class SpokenStops:
         return self._matcher.found
 
     def feed(self, piece: str) -> tuple[str, bool]:
-        """The text that is now certain, and whether a stop string ended it."""
+        """Return the text that is now certain, and whether a stop string ended it."""
         if self._spoken.over:
             return self._matcher.feed(piece)
         shown = ""
@@ -133,7 +134,7 @@ class SpokenStops:
         return shown
 
     def flush(self) -> str:
-        """The text held back: generation ended."""
+        """Return the text held back: generation ended."""
         rest = "".join(text for _, text in self._spoken.flush())
         return self._matcher.flush() + rest
 

@@ -43,8 +43,8 @@ class Vocabulary:
                 )
 
     def misfits(self, chat_template: str | None) -> list[str]:
-        """Return warnings for the log about texts that cannot be served because tokenizer and model
-        do not match."""
+        """Return the warnings for the log about texts that cannot be served because tokenizer and
+        model do not match."""
         tokenizer = self._tokenizer
         if tokenizer is None:
             return []

@@ -92,7 +92,8 @@ class EventMaker:
         self._group_of: dict[int, int] = {}
 
     def events(self, entries: Sequence[Entry]) -> list[Event]:
-        """Blocks that follow each other become one event, as do those evicted one after another."""
+        """Convert entries to events: consecutive blocks become one event, as do consecutive
+        evictions."""
         made: list[Event] = []
         for entry in _joined(entries):
             if isinstance(entry, Stored):

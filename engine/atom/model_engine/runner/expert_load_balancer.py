@@ -35,7 +35,7 @@ class ExpertLoadBalancer:
 
     @torch.inference_mode()
     def before(self, step: int) -> None:
-        """Called in front of each step, with its number, which is the same on all ranks."""
+        """Balance before a step if it is due. The step's number is equal on all ranks."""
         interval = self._config.interval_steps
         if step and step % interval == 0:
             self._look()

@@ -32,7 +32,7 @@ def expert_ranks(config: Config) -> ExpertRanks | None:
 def open_dispatch(
     config: Config, links: ExpertLinks, experts: ExpertRanks, dtype: torch.dtype
 ) -> PaddedDispatch:
-    """The way of tokens to their experts that was asked for. Raises `ConfigError`."""
+    """Open the configured exchange of tokens with their experts. Raises `ConfigError`."""
     if config.parallel.expert_exchange == "torch":
         return PaddedDispatch(links)
     facts = config.model.facts

@@ -30,7 +30,7 @@ class PendingTokens:
     copied: torch.cuda.Event | None
 
     def wait(self) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-        """The tokens, and None: each row got one."""
+        """Return the tokens, and None: each row got one."""
         if self.copied is not None:
             self.copied.synchronize()
         tokens: NDArray[np.int32] = self.token_ids.numpy()
@@ -52,7 +52,7 @@ class PendingRuns:
     copied: torch.cuda.Event | None
 
     def wait(self) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-        """The tokens, row after row, and how many each row got."""
+        """Return the tokens, row after row, and how many each row got."""
         if self.copied is not None:
             self.copied.synchronize()
         counts: NDArray[np.int32] = self.counts.numpy().copy()
@@ -70,7 +70,7 @@ class HostTokens:
         self._next = 0
 
     def next(self) -> tuple[torch.Tensor, torch.cuda.Event]:
-        """A buffer to copy into, and the event to record behind the copy."""
+        """Return a buffer to copy into, and the event to record behind the copy."""
         index = self._next
         self._next = (index + 1) % len(self._buffers)
         return self._buffers[index], self._events[index]

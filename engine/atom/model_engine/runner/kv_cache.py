@@ -50,7 +50,7 @@ def run_limits(config: Config) -> RunLimits:
 
 
 def plan_blocks(config: Config, memory: DeviceMemory, layout: KvLayout) -> KvBudget:
-    """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
+    """Plan blocks for the KV cache. Raises `ConfigError` with the numbers if it cannot fit."""
     if config.cache.num_kv_blocks is not None:
         memory = beside_states(memory, layout, run_limits(config))
         left_bytes = memory.total_bytes - memory.used_bytes
@@ -237,7 +237,7 @@ def allocate_states(
 
 
 def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on the CPU as pages that are only taken as blocks are used."""
+    """Allocate zeros; on the CPU as pages that are only taken as blocks are used."""
     if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
@@ -245,8 +245,8 @@ def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
 
 
 def others_bytes(device: Device) -> int:
-    """Memory of a GPU that other processes have, asked as this one begins to use it; its own
-    runtime's is taken to be no more than it ever is."""
+    """Return the memory of a GPU that other processes have, asked as this one begins to use it; its
+    own runtime's is taken to be no more than it ever is."""
     return max(0, device.used_memory_bytes() - _MOST_CONTEXT_BYTES) if device.is_gpu else 0
 
 

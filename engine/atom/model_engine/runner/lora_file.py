@@ -148,8 +148,8 @@ class AdapterFile:
                     )
 
     def read(self, part: LoraPart) -> tuple[torch.Tensor, torch.Tensor]:
-        """The shrinking and the expanding matrix of a projection, the part of each that this rank
-        holds: [r, in], [out, r], the latter with the scaling."""
+        """Return the shrinking and the expanding matrix of a projection, the part of each that this
+        rank holds: [r, in], [out, r], the latter with the scaling."""
         rank, (rows, columns) = self._rank_of(part.module), part.shape
         shapes = {"A": (rank, columns), "B": (rows, rank)}
         slices = {"A": (slice(None), slice(*part.region.columns))}

@@ -42,8 +42,8 @@ class PoolingStepRunner(StepRunner):
         return output if step.pooled is None else replace(output, pooled=step.pooled.wait())
 
     def _pool(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, size] float32
-        """Embeddings of length 1, or probabilities of the second of two tokens against the first;
-        in float32, since clients compare numbers that are nearly equal."""
+        """Return the embeddings of length 1, or probabilities of the second of two tokens against
+        the first; in float32, since clients compare numbers that are nearly equal."""
         if self._token_ids is None:
             vectors = hidden.float()
             if self._normalized:
@@ -54,7 +54,8 @@ class PoolingStepRunner(StepRunner):
 
 
 def score_tokens(model: ModelConfig) -> tuple[int, int]:
-    """The tokens of the two answers, no and yes, that a score is made of. Raises `ModelError`."""
+    """Return the tokens of the two answers, no and yes, that a score is made of. Raises
+    `ModelError`."""
     pooling, folder = model.pooling, model.tokenizer_path
     assert pooling is not None
     ids = pooling.token_ids

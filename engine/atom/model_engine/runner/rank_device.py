@@ -7,7 +7,7 @@ from atom.utils.device import Device, detect_device
 
 
 def rank_device(config: Config) -> Device:
-    """The device of this rank, and on the CPU its share of the machine."""
+    """Return the device of this rank, and on the CPU its share of the machine."""
     parallel = config.parallel
     here = parallel.ranks_per_node
     if parallel.shares_experts:

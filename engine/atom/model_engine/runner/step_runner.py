@@ -228,8 +228,8 @@ class StepRunner:
         self.model.run_dummy_batch()
 
     def _least_bucket(self, batch: ScheduledBatch) -> int | None:
-        """The smallest bucket that the ranks have agreed to; None for a step without graphs. Tells
-        the layers."""
+        """Return the smallest bucket that the ranks have agreed to; None for a step without graphs.
+        Tells the layers."""
         if not self._shares_tokens:
             return 0
         # At start all ranks run the same steps.
@@ -262,7 +262,8 @@ class StepRunner:
         )
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
-        """The step of a batch whose changes were applied, and the rows that are computed for it."""
+        """Return the step of a batch whose changes were applied, and the rows that are computed for
+        it."""
         return batch, self._step_of(batch)
 
     def _step_of(self, batch: ScheduledBatch) -> SubmittedStep:

@@ -36,8 +36,8 @@ class VerifyRows:
         return int(self.ahead.max(initial=0))
 
     def draws(self) -> NDArray[np.int64]:
-        """Index the draws [S, 1 + K]: which is the row's first, second and so on; behind its last
-        any."""
+        """Index the draws [S, 1 + K]: each row's first, second and so on; entries after its last
+        are arbitrary."""
         behind = np.arange(1 + self.most_ahead)
         draws: NDArray[np.int64] = np.minimum(self.first[:, None] + behind, len(self.row) - 1)
         return draws

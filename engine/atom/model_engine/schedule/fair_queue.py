@@ -60,7 +60,7 @@ class FairQueue:
         return self._num_waiting if self._alone is None else len(self._alone)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """All that wait, in no particular order."""
+        """Yield all that wait, in no particular order."""
         if self._alone is not None:
             yield from self._alone
         for group in self._groups:

@@ -101,8 +101,8 @@ class FairShares(Generic[Holder]):
     def open(
         self, name: str, holder: Holder, parent: Account[Any] | None = None
     ) -> Account[Holder]:
-        """A new account, whose first request is about to come; it is forgotten some time after its
-        last one has ended."""
+        """Open an account, whose first request is about to arrive; it is forgotten some time after
+        its last one has ended."""
         account = self._accounts[name] = Account(name, self, holder, parent)
         return account
 

@@ -83,12 +83,12 @@ class LoraSlots:
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Numbers of the adapters that rows run with."""
+        """Return the numbers of the adapters that rows run with."""
         return tuple(self._running)
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Numbers of the adapters of requests that wait."""
+        """Return the numbers of the adapters of requests that wait."""
         return tuple(
             number for number, count in self._open.items() if count > self._running.get(number, 0)
         )

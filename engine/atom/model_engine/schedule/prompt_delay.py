@@ -25,12 +25,12 @@ class PromptDelay:
         self._last_seconds = 0.0
 
     def began(self, now: float) -> None:
-        """A step with prompts was scheduled."""
+        """Record the start of a step with prompts."""
         if self._factor:
             self._computing.append(now)
 
     def ended(self) -> None:
-        """The tokens of the oldest such step are known."""
+        """Record that the tokens of the oldest such step are known."""
         if self._factor:
             self._computed_since = self._computing.popleft()
 

@@ -33,13 +33,13 @@ class PromptPace:
         return self._step_time.prompt_budget(budget, now, beside)
 
     def began(self, now: float, prompt_tokens: int) -> None:
-        """A step was scheduled."""
+        """Record a scheduled step."""
         self._step_time.began(now, prompt_tokens)
         if prompt_tokens:
             self._delay.began(now)
 
     def ended(self, *, has_prompts: bool) -> None:
-        """The tokens of the oldest such step are known."""
+        """Record that the tokens of the oldest such step are known."""
         self._step_time.ended()
         if has_prompts:
             self._delay.ended()

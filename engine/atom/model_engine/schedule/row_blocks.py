@@ -137,8 +137,7 @@ class RowBlocks:
     def publish(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
     ) -> None:
-        """A batch was computed: the blocks that it filled, of rows that are still there (`alive`),
-        can be shared from now on."""
+        """Share the blocks that a computed batch filled, of living rows (`alive`)."""
         rows, size = self._rows, self._blocks.block_size
         grew = alive & (context_lens >= rows.next_full[batch.slots])
         if not np.count_nonzero(grew):

@@ -72,7 +72,8 @@ class StateSaves:
                 self._checkpoints.give_back(copy.checkpoint)
 
     def _end(self, batch: ScheduledBatch, slot: int) -> int:
-        """Tokens that the states of the slot's row have taken in behind the batch: no drafts."""
+        """Return the number of tokens that the states of the slot's row have taken in after the
+        batch: no drafts."""
         (row,) = np.flatnonzero(batch.slots == slot)
         scheduled = 1 if row < batch.num_decodes else int(batch.num_scheduled_tokens[row])
         return int(batch.num_computed_tokens[row]) + scheduled

@@ -38,7 +38,7 @@ class StepResult:
     pooled: PooledRows | None = None
 
     def runs(self) -> Iterator[tuple[int, list[int]]]:
-        """Each request that got tokens, and these."""
+        """Yield each request that got tokens, and these."""
         return accepted_tokens(self.request_ids, self.token_ids, self.counts)
 
     def message(self, rank_stats: RankStats | None) -> StreamBody:

@@ -56,12 +56,13 @@ class StepTime:
         self._seconds_without = 0.0  # of a step without prompts
 
     def began(self, now: float, prompt_tokens: int) -> None:
-        """A step was scheduled."""
+        """Record a scheduled step."""
         if self._most_seconds:
             self._computing.append((now, prompt_tokens))
 
     def ended(self) -> None:
-        """The tokens of the oldest such step are known; it ends when the next one is scheduled."""
+        """Record that the tokens of the oldest such step are known; it ends when the next one is
+        scheduled."""
         if self._most_seconds:
             self._known.append(self._computing.popleft())
 

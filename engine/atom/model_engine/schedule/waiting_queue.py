@@ -21,7 +21,7 @@ Rank = tuple[float, int]
 
 
 def rank_of(sequence: Sequence) -> Rank:
-    """The smaller, the earlier served; no two sequences have the same."""
+    """Return the sort key of the service order, unique among sequences; smaller is earlier."""
     return sequence.arrive_time + sequence.priority * SECONDS_PER_PRIORITY_STEP, sequence.id
 
 
@@ -36,7 +36,7 @@ class WaitingQueue:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """All that wait, in no particular order."""
+        """Return all that wait, in no particular order."""
         return (sequence for _, sequence in self._heap if sequence.id in self._waiting)
 
     def add(self, sequence: Sequence) -> None:
@@ -45,11 +45,11 @@ class WaitingQueue:
 
     @property
     def first(self) -> Sequence:
-        """The sequence that is served next; at least one must wait."""
+        """Return the sequence that is served next; at least one must wait."""
         return self._heap[0][1]
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence was admitted or ended."""
+        """Remove a sequence that was admitted or ended."""
         self._waiting.remove(sequence.id)
         while self._heap and self._heap[0][1].id not in self._waiting:
             heapq.heappop(self._heap)

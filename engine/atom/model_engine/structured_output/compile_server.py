@@ -71,7 +71,7 @@ def _say(ready: CompilerReady) -> None:
 
 
 def _serve(listener: socket.socket, xgrammar: Any, info: Any, setup: CompilerSetup) -> None:
-    """A child for each connection, until standard input ends."""
+    """Fork a child for each connection, until standard input ends."""
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -86,7 +86,7 @@ def _serve(listener: socket.socket, xgrammar: Any, info: Any, setup: CompilerSet
 def _answer_and_exit(
     connection: socket.socket, xgrammar: Any, info: Any, setup: CompilerSetup
 ) -> None:
-    """The child: never returns. Dying without an answer is an answer too."""
+    """Run the child: never returns. Dying without an answer is an answer too."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library's warnings quote the client
         _limit_memory(setup)

@@ -12,7 +12,7 @@ _READ_BYTES = 1 << 16
 
 
 def framed(payload: bytes) -> bytes:
-    """The message as it travels."""
+    """Return the message as it travels."""
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -24,7 +24,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def take(self) -> bytes | None:
-        """The next message that has arrived whole; None when it has not yet."""
+        """Return the next message that has arrived whole; None if it has not yet."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -45,7 +45,7 @@ class FrameReader:
         return bool(data)
 
     def wait(self) -> bytes | None:
-        """The next message of a blocking connection; None at its end."""
+        """Return the next message of a blocking connection; None at its end."""
         while (payload := self.take()) is None:
             if not self.read():
                 return None

@@ -65,7 +65,7 @@ class GrammarCompiler:
         self._server_lock = threading.Lock()
 
     def compile(self, spec: GrammarSpec, client: str) -> Future[Grammar]:
-        """The compiled grammar, or `GrammarRefusedError`, `XGrammarMissingError` or
+        """Return the compiled grammar, or `GrammarRefusedError`, `XGrammarMissingError` or
         `CompilerLostError`. client: whose turn it takes."""
         known = self._known.get(spec)
         if known is None or _failed_by_chance(known.future):
@@ -105,8 +105,8 @@ class GrammarCompiler:
     # ---- on other threads ----------------------------------------------------------------
 
     def open_process(self, order: FollowOrder) -> socket.socket:
-        """The connection of a new process that follows a grammar. Raises `XGrammarMissingError` or
-        `CompilerLostError`."""
+        """Return the connection of a new process that follows a grammar. Raises
+        `XGrammarMissingError` or `CompilerLostError`."""
         return self._running_server().follow(order)
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
@@ -201,7 +201,7 @@ class _CompileServer:
         return Grammar(reply.grammar)
 
     def follow(self, order: FollowOrder) -> socket.socket:
-        """The connection of a new process that does. Raises `CompilerLostError`."""
+        """Return the connection of a new process that does. Raises `CompilerLostError`."""
         return self._connect(ServerOrder(follow=order))
 
     def _connect(self, order: ServerOrder) -> socket.socket:
@@ -229,6 +229,6 @@ class _CompileServer:
 
 
 def _without_threads() -> dict[str, str]:
-    """Libraries must not start threads in a process that forks."""
+    """Return an environment in which libraries start no threads, since the process forks."""
     single = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return {**os.environ, **dict.fromkeys(single, "1"), "TOKENIZERS_PARALLELISM": "false"}

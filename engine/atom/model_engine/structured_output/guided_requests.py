@@ -196,7 +196,7 @@ def refused_row(request: Request, reason: str) -> FinishedRow:
 
 
 def _finished(end: GuidedEnd) -> FinishedRow:
-    """The end of a request that was never scheduled."""
+    """Return the end of a request that was never scheduled."""
     if end.error is None:
         return FinishedRow(end.request_id, FinishReason.STOP.value, GRAMMAR_COMPLETE, 0)
     reason = FinishReason.ERROR.value

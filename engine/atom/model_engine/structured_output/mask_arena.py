@@ -29,7 +29,7 @@ class MaskArena:
         self._free = list(range(SLOTS - 1, -1, -1))
 
     def take(self) -> int | None:
-        """A slot; None when all are taken."""
+        """Reserve a slot; None if all are taken."""
         return self._free.pop() if self._free else None
 
     def give_back(self, slot: int) -> None:
@@ -42,7 +42,7 @@ class MaskArena:
 
 
 def map_masks(fd: int, vocab_size: int) -> NDArray[np.int32]:
-    """The arena's rows, in any process that has its descriptor."""
+    """Return the arena's rows, in any process that has its descriptor."""
     memory = mmap.mmap(fd, _size_bytes(vocab_size))
     return np.frombuffer(memory, dtype=np.int32).reshape(SLOTS, -1)
 

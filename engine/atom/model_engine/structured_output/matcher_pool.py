@@ -148,7 +148,8 @@ class MatcherPool:
                 row.link.send(MatcherJobs(leave=[row.slot]))
 
     def mask(self, request_id: int) -> NDArray[np.int32]:
-        """The sequence's mask [words], after the news that it is ready and until its next token."""
+        """Return the sequence's mask [words], after the news that it is ready and until its next
+        token."""
         mask: NDArray[np.int32] = self._arena.rows[self._rows[request_id].slot]
         return mask
 

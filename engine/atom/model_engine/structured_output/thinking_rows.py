@@ -69,7 +69,7 @@ class _Thought:
 
     @property
     def excluded(self) -> int | None:
-        """A token that may not come next."""
+        """Return a token that may not come next."""
         return self._budget.excluded if self._at is _At.CHOOSING else None
 
     def push(self, token_id: int) -> None:
@@ -216,7 +216,7 @@ def _longest_match(mark: Sequence[int], matched: int, token_id: int) -> int:
 
 
 def _allowed(thought: _Thought, words: int) -> NDArray[np.int32] | None:
-    """The tokens that may come next; None for any."""
+    """Return the tokens that may come next; None for any."""
     if thought.forced is not None:
         return _only(thought.forced, words)
     return None if thought.excluded is None else ~_only(thought.excluded, words)

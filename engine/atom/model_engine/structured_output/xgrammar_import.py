@@ -23,7 +23,7 @@ class XGrammarMissingError(AtomError):
 
 
 def import_xgrammar() -> Any:
-    """The module xgrammar, in a process that never loads torch or transformers. Raises
+    """Return the module xgrammar, in a process that never loads torch or transformers. Raises
     `XGrammarMissingError`."""
     try:
         # Its binding layer checks whether torch exists; a stand-in would mislead it.

@@ -57,7 +57,7 @@ class CoreProcesses:
         self._ranks: list[int] = []  # of each child
 
     def start(self, far: Mapping[int, Connections] | None = None) -> None:
-        """Spawn all; returns when each has its configuration. far: by rank of this node, its
+        """Spawn all cores; returns when each has its configuration. far: by rank of this node, its
         sockets to cores of others; they are the cores' from here on."""
         parallel = self._config.parallel
         ranks = parallel.ranks_here if parallel.shares_experts else range(self._copies)
@@ -143,8 +143,8 @@ def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def visible_devices(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that show a rank its own devices only: from those that `environ` shows us,
-    or else from all, rank r takes the r-th group of tensor_parallel_size. Empty if there is one
+    """Return the variables that show a rank its own devices only: from those that `environ` shows
+    us, or else from all, rank r takes the r-th group of tensor_parallel_size. Empty if there is one
     rank, or if ranks have to reach each other's devices."""
     parallel = config.parallel
     if parallel.data_parallel_size == 1 or parallel.shares_experts or config.device == "cpu":

@@ -55,12 +55,13 @@ class ClientAddress:
 
     @property
     def metrics(self) -> Path:
-        """The socket file at which a client answers for its own numbers."""
+        """Return the socket file at which a client answers for its own numbers."""
         return self.folder / f"client-{self.client}-metrics"
 
 
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """A socket that never blocks its sender (the other side always reads) nor reads without end."""
+    """Open a socket that never blocks its sender (the other side always reads) nor reads without
+    end."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
@@ -180,7 +181,7 @@ class CoreSockets:
             inbox.send_multipart(frames)
 
     def close(self) -> None:
-        """Last messages get a moment to leave."""
+        """Close the sockets; last messages get a moment to leave."""
         for end in self._ends:
             end.close()
         for socket in (*self._inboxes, *self._outboxes):

@@ -284,7 +284,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
         return numbers
 
     def rows(self) -> Iterable[tuple[int, list[int]]]:
-        """Each request that got tokens, and these."""
+        """Yield each request that got tokens, and these."""
         token_ids = np.frombuffer(self.token_ids, dtype="<i4")
         if not self.counts:  # nearly always, so without Python code for each
             return zip(self.requests(), token_ids.reshape(-1, 1).tolist(), strict=True)
@@ -300,7 +300,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
 def accepted_tokens(
     request_ids: NDArray[np.int64], token_ids: NDArray[np.int32], counts: NDArray[np.int32] | None
 ) -> Iterator[tuple[int, list[int]]]:
-    """Each request, and the tokens that it got: `counts` of each, None for one each."""
+    """Yield each request, and the tokens that it got: `counts` of each, None for one each."""
     tokens = token_ids.tolist()
     ends = range(1, len(tokens) + 1) if counts is None else counts.cumsum().tolist()
     first = 0
@@ -337,7 +337,7 @@ _CLIENT_SHIFT = 40
 
 
 def encode(body: msgspec.Struct) -> list[bytes]:
-    """The frames of a message; the type byte follows from the body's class."""
+    """Return the frames of a message; the type byte follows from the body's class."""
     return [_TYPE_OF_BODY[type(body)].value, _ENCODER.encode(body)]
 
 
@@ -408,15 +408,15 @@ def decode_from_rank(frames: Sequence[bytes], ranks: int) -> tuple[int, msgspec.
 
 
 def first_id(client: int) -> int:
-    """The first request or call id of a client; it counts up from there."""
+    """Return the first request or call id of a client; it counts up from there."""
     return (client << _CLIENT_SHIFT) + 1
 
 
 def client_of(number: int) -> int:
-    """The client whose request or call this is."""
+    """Return the client whose request or call this is."""
     return number >> _CLIENT_SHIFT
 
 
 def clients_of(request_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The clients of these request ids, [rows]."""
+    """Return the clients of these request ids, [rows]."""
     return request_ids >> _CLIENT_SHIFT

@@ -54,7 +54,8 @@ class ExpertParallelCores:
         self._thread.start()
 
     def listens(self, client: int, ports: ClientPorts) -> None:
-        """A client listens to other nodes there; the nodes get their order when all do."""
+        """Register where a client listens to other nodes; the nodes get their order when all
+        have."""
         with self._changes:
             self._ports[client] = ports
             self._changes.notify()

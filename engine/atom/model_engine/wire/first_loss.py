@@ -36,14 +36,14 @@ class FirstLoss:
         self._first = threading.Lock()  # taken for good by whose end is the reason
 
     def tell(self, words: LastWords) -> None:
-        """A part of the group has ended, and why."""
+        """Report the end of a part of the group, with its reason."""
         if self._closing.is_set() or not self._first.acquire(blocking=False):
             return
         self._lost.set()
         self._on_failure(words)
 
     def let_end(self) -> None:
-        """Ends are no failure from here on."""
+        """Stop counting ends as failures."""
         self._closing.set()
 
     def is_closing(self) -> bool:

@@ -28,7 +28,7 @@ class Pulse:
         self._seen_ticks = 0
 
     def tick(self) -> None:
-        """A step or a layer was completed."""
+        """Record a completed step or layer."""
         self._ticks += 1
 
     @contextmanager
@@ -58,7 +58,7 @@ class HeartbeatWatch:
         self._stalled: set[int] = set()
 
     def hear(self, rank: int, now: float) -> bool:
-        """A beat came; True when it ends a stall."""
+        """Record a beat; return True if it ends a stall."""
         self._heard[rank] = now
         was_stalled = rank in self._stalled
         self._stalled.discard(rank)
@@ -69,7 +69,7 @@ class HeartbeatWatch:
         self._stalled.add(rank)
 
     def newly_stalled(self, now: float) -> list[int]:
-        """Ranks whose silence has just become too long; each is named once per stall."""
+        """Return the ranks whose silence has just become too long; each is named once per stall."""
         found = [
             rank
             for rank, heard in enumerate(self._heard)

@@ -32,7 +32,7 @@ class LogprobRows:
     ranks: NDArray[np.int32]
 
     def where(self, chosen: NDArray[np.bool_]) -> LogprobRows | None:
-        """The chosen rows; None when there are none."""
+        """Return the chosen rows; None if there are none."""
         if not chosen.any():
             return None
         return LogprobRows(

@@ -70,7 +70,7 @@ class NodeLink:
 
     @property
     def other_host(self) -> str:
-        """The other end's address, by which it can be reached."""
+        """Return the other end's address, by which it can be reached."""
         address = ipaddress.ip_address(self._connection.getpeername()[0])
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return str(mapped or address)
@@ -107,7 +107,7 @@ class NodeLink:
 
 
 def _tell_soon_of_its_end(connection: socket.socket) -> None:
-    """Small frames go at once, and silence of the other's kernel is an end."""
+    """Send small frames at once, and treat a silent peer kernel as an end."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":

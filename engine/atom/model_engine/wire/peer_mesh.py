@@ -56,7 +56,7 @@ Connections = dict[int, socket.socket]  # one rank's ends, by peer
 
 
 def mesh_sockets(ranks: Iterable[int]) -> dict[int, Connections]:
-    """The ends of ranks of one machine, by rank."""
+    """Return the ends of ranks of one machine, by rank."""
     ends: dict[int, Connections] = {rank: {} for rank in ranks}
     for one, other in combinations(ends, 2):
         ends[one][other], ends[other][one] = socket.socketpair()

@@ -22,7 +22,7 @@ class PooledRows:
     vectors: NDArray[np.float32]
 
     def where(self, chosen: NDArray[np.bool_]) -> PooledRows | None:
-        """The chosen rows; None when there are none."""
+        """Return the chosen rows; None if there are none."""
         if not chosen.any():
             return None
         return PooledRows(self.request_ids[chosen], self.vectors[chosen])
@@ -48,7 +48,7 @@ class PooledBody(msgspec.Struct, frozen=True):
         return PooledBody(rows.vectors.shape[1], ids, vectors)
 
     def by_request(self) -> dict[int, bytes]:
-        """Each request's vector, packed float32."""
+        """Return each request's vector, packed float32."""
         length = 4 * self.size
         numbers = np.frombuffer(self.request_ids, dtype="<i8").tolist()
         return {

@@ -32,7 +32,7 @@ class RankAnswers:
         self._lost: set[int] = set()
 
     def ready(self, rank: int, report: EngineReport) -> EngineReport | None:
-        """The whole engine's report, once, with the last rank's."""
+        """Return the whole engine's report, once, with the last rank's."""
         if rank in self._reports:
             return None
         self._reports[rank] = report
@@ -55,13 +55,13 @@ class RankAnswers:
         return self._complete(body.call_id)
 
     def lose(self, rank: int) -> list[UtilityResponseBody]:
-        """A rank answers nothing any more; the calls that waited for it alone are complete."""
+        """Stop expecting a rank's answers; return the calls that waited for it alone."""
         self._lost.add(rank)
         done = [self._complete(call_id) for call_id in list(self._calls)]
         return [answer for answer in done if answer is not None]
 
     def _complete(self, call_id: int) -> UtilityResponseBody | None:
-        """The answer to a call, once every rank that is left has given its own."""
+        """Return the answer to a call, once every rank that is left has given its own."""
         answers = self._calls[call_id]
         asked = [rank for rank in range(self._ranks) if rank not in self._lost]
         if not answers.keys() >= set(asked):

@@ -35,7 +35,7 @@ class RequestRouter:
         self._lost: set[int] = set()
 
     def place(self, request: Request) -> int:
-        """The rank that is to serve `request`; it is open from now on."""
+        """Choose the rank to serve `request`, which is open from now on."""
         turns = self._turns()
         rank = turns[0]
         if self._policy == "least_tokens":
@@ -47,7 +47,7 @@ class RequestRouter:
         return rank
 
     def _turns(self) -> list[int]:
-        """Ranks that are left, whose turn it is first; ties go round, so that equal ranks take
+        """Order the remaining ranks by whose turn it is; ties rotate, so that equal ranks take
         turns."""
         count = len(self._outstanding_tokens)
         turns = ((self._next_rank + turn) % count for turn in range(count))
@@ -71,7 +71,7 @@ class RequestRouter:
         return found
 
     def release(self, request_id: int) -> None:
-        """The request has ended; unknown ids are ignored."""
+        """Release a request that has ended; unknown ids are ignored."""
         placed = self._placed.pop(request_id, None)
         if placed is not None:
             self._outstanding_tokens[placed.rank] -= placed.tokens

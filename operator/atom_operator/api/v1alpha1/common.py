@@ -45,7 +45,7 @@ def cel_rule(rule: str, message: str) -> dict[str, Any]:
 
 
 def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """json_schema_extra with CEL rules, each a pair of expression and message."""
+    """Build the json_schema_extra of CEL rules, each a pair of expression and message."""
     return {"x-kubernetes-validations": [cel_rule(rule, message) for rule, message in rules]}
 
 
@@ -67,7 +67,8 @@ PRESERVE: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def quantity_bytes(quantity: str) -> int:
-    """Bytes of a Kubernetes memory quantity such as 4Gi, 0.5G or 4e9, rounded up as there."""
+    """Return the bytes of a Kubernetes memory quantity such as 4Gi, 0.5G or 4e9, rounded up as
+    there."""
     match = _QUANTITY.match(quantity) if re.match(QUANTITY_PATTERN, quantity) else None
     if match is None:
         raise ValueError(f"{quantity!r} is not a memory quantity; write it like 4Gi")
@@ -88,7 +89,7 @@ def _factor(unit: str | None) -> Fraction:
 
 
 def memory_quantity(size_bytes: int) -> str:
-    """The shortest exact quantity of a size, as a user would write it."""
+    """Return the shortest exact quantity of a size, as a user would write it."""
     for power, unit in ((3, "Gi"), (2, "Mi"), (1, "Ki")):
         if size_bytes % 1024**power == 0:
             return f"{size_bytes // 1024**power}{unit}"

@@ -69,7 +69,8 @@ def _triggers(key: ObjectKey, wanted: Autoscaling, canary: Canary | None) -> lis
 
 
 def _sum(of: Selector, metric: str) -> str:
-    """The metric over all pods; 0 from an engine that has not counted yet, nothing from none."""
+    """Sum the metric over all pods; 0 from an engine that has not counted yet, nothing from
+    none."""
     return f"sum({of(metric)}) or 0 * sum({of('atom:ready')})"
 
 

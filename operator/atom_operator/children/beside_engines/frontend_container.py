@@ -33,7 +33,7 @@ _START_PERIOD_SECONDS, _START_FAILURES = 2, 300
 
 
 def frontend_container(plan: Plan, engine: Mapping[str, Any], wanted: Frontend) -> dict[str, Any]:
-    """The container, made from the engine's with its overlay."""
+    """Render the container, made from the engine's with its overlay."""
     port = {
         "name": constants.ENGINE_PORT_NAME,
         "containerPort": constants.ENGINE_PORT,
@@ -66,7 +66,7 @@ def frontend_container(plan: Plan, engine: Mapping[str, Any], wanted: Frontend) 
 
 
 def frontend_args(plan: Plan) -> list[str]:
-    """The command line."""
+    """Render the command line."""
     engine = plan.engine
     pairs: list[tuple[str, object]] = [
         ("--model", plan.model.location.argument),

@@ -113,7 +113,7 @@ def _with_claim(job: Manifest, command: list[str], added: list[str], uid: str) -
 
 
 def inspection_job(plan: Plan) -> JobRequest:
-    """A look at the model's config.json, wherever it is, without its weights."""
+    """Render the inspection of the model's config.json, wherever it is, without its weights."""
     model = plan.model
     # A model that will be downloaded is still on the hub.
     source = (
@@ -200,7 +200,8 @@ def _with_words(identity: Identity, template: Manifest) -> Manifest:
 def _template(
     plan: Plan, command: list[str], token: tuple[str, str] | None, *, writable: bool
 ) -> Manifest:
-    """The pod template before spec.jobs; raises OverlayError where that of engines cannot be."""
+    """Render the pod template before spec.jobs; raises OverlayError if the engines' template cannot
+    be."""
     finished = pod_template(plan)
     engine = engine_of(finished)
     container = _container(plan, engine, command, token, writable=writable)
@@ -279,14 +280,15 @@ def _volumes(location: ModelLocation, *, writable: bool) -> list[dict[str, Any]]
 def _added_volumes(
     plan: Plan, engine_pod: Mapping[str, Any], container: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Volumes of the overlay that the container mounts, such as certificates of a proxy."""
+    """Return the volumes of the overlay that the container mounts, such as certificates of a
+    proxy."""
     ours = {volume["name"] for volume in volumes(plan)} | {"models"}
     mounted = {mount["name"] for mount in container["volumeMounts"]} - ours
     return [volume for volume in engine_pod.get("volumes") or () if volume["name"] in mounted]
 
 
 def _mounts_claim(location: ModelLocation, *, writable: bool) -> bool:
-    """A look at a model that is still on the hub needs no claim."""
+    """Return whether the Job mounts the claim; an inspection of a model on the hub does not."""
     return location.kind is SourceKind.CLAIM and (writable or location.download is None)
 
 

@@ -36,7 +36,7 @@ def reads_events(engine: EngineOptions, integrations: Integrations) -> bool:
 
 
 def event_arguments(engine: EngineOptions, integrations: Integrations) -> list[str]:
-    """The engine's flag."""
+    """Return the engine's flag."""
     if not reads_events(engine, integrations):
         return []
     config = {
@@ -51,7 +51,7 @@ def event_arguments(engine: EngineOptions, integrations: Integrations) -> list[s
 def event_environment(
     engine: EngineOptions, integrations: Integrations
 ) -> dict[str, dict[str, Any]]:
-    """The pod's name, which its topic has."""
+    """Return the pod's name, which its topic has."""
     if not reads_events(engine, integrations):
         return {}
     source = {"fieldRef": {"fieldPath": "metadata.name"}}
@@ -59,7 +59,7 @@ def event_environment(
 
 
 def event_ports(engine: EngineOptions, integrations: Integrations) -> dict[str, int]:
-    """The container's ports beside HTTP's."""
+    """Return the container's ports beside HTTP's."""
     if not reads_events(engine, integrations):
         return {}
     return {

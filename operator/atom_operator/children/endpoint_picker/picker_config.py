@@ -47,7 +47,7 @@ def picker_flags(program: PickerProgram) -> list[str]:
 
 
 def config_text(plan: Plan, program: PickerProgram) -> str:
-    """The file, in YAML."""
+    """Return the file, in YAML."""
     scorers = {
         "prefix-cache-scorer": _PREFIX,
         "queue-scorer": _QUEUE,
@@ -90,7 +90,7 @@ def _metric_names() -> dict[str, Any]:
 
 
 def _tokens(key: ObjectKey, engine: EngineOptions) -> dict[str, Any]:
-    """The part that asks an engine which tokens a prompt has."""
+    """Return the part that asks an engine which tokens a prompt has."""
     where = {
         "modelName": engine.served_name,
         "vllm": {"url": naming.service_url(key)},

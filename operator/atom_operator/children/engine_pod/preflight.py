@@ -17,7 +17,8 @@ _COMMAND = ["python3", "-m", "atom.preflight"]
 
 
 def preflight_container(engine: EngineOptions, accelerator: Accelerator) -> dict[str, Any]:
-    """Ends with 0 when as many devices as asked for can be opened and have kernels."""
+    """Render a container that ends with 0 if as many devices as requested can be opened and have
+    kernels."""
     devices, claims = devices_of_container(engine, accelerator)
     return {
         "name": PREFLIGHT_CONTAINER,

@@ -11,7 +11,8 @@ _OPTIONAL = "AWS_SESSION_TOKEN"
 
 
 def bucket_environment(access: BucketAccess | None) -> dict[str, dict[str, Any]]:
-    """The variables of a container that downloads from the bucket, by name; none without one."""
+    """Return the variables of a container that downloads from the bucket, by name; none without
+    one."""
     if access is None:
         return {}
     said = {"AWS_ENDPOINT_URL": access.endpoint, "AWS_REGION": access.region}

@@ -22,14 +22,14 @@ _RESOURCES = {
 
 
 def image_volume(image: ModelImage) -> dict[str, Any]:
-    """The volume under the models' path."""
+    """Return the volume under the models' path."""
     if image.by_volume:
         return {"name": MODELS_VOLUME, "image": {"reference": image.reference}}
     return {"name": MODELS_VOLUME, "emptyDir": {}}
 
 
 def image_mount() -> dict[str, Any]:
-    """The mount of a container that reads the model."""
+    """Return the mount of a container that reads the model."""
     return {"name": MODELS_VOLUME, "mountPath": MODEL_IMAGE_DIRECTORY, "readOnly": True}
 
 

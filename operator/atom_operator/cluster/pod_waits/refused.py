@@ -92,7 +92,7 @@ async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> T
 
 
 async def _of_claims(port: ClusterPort, key: ObjectKey, observed: Observed) -> Told | None:
-    """The newest words against a claim of the pods that wait for theirs."""
+    """Return the newest words against a claim of the pods that wait for theirs."""
     found = []
     for pod in observed.lacking_claims[:_MOST_ASKED]:
         events = await port.list_events(key.namespace, POD.kind, pod.name)

@@ -39,7 +39,7 @@ def is_named_by(route: Manifest | None, backend: str) -> bool:
 
 
 def _share(rule: Mapping[str, Any], backend: str) -> int | None:
-    """The backend's weight in a rule; None where the rule does not name it."""
+    """Return the backend's weight in a rule; None if the rule does not name it."""
     found = [to for to in rule.get("backendRefs") or () if to.get("name") == backend]
     return int(found[0].get("weight", 1)) if found else None
 
@@ -59,7 +59,7 @@ def _is_taken_up(route: Manifest) -> bool:
 
 
 def _gateway(reference: Mapping[str, Any], namespace: str) -> tuple[str, ...]:
-    """A reference with the API's defaults, which a controller may write out."""
+    """Return a reference with the API's defaults, which a controller may write out."""
     group = reference.get("group")
     return (
         GATEWAY.group if group is None else str(group),

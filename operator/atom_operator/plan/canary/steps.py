@@ -40,7 +40,7 @@ _OVER = (CanaryPhase.UNDONE, CanaryPhase.PROMOTED)
 def next_state(
     asked: CanaryAsked, seen: CanarySeen, before: CanaryState | None, now: datetime
 ) -> CanaryState:
-    """The state of a canary that the spec asks for."""
+    """Return the state of a canary that the spec asks for."""
     decided = decided_of(asked, before)
     state = _next_state(in_force(asked, decided), seen, before, now)
     words = "; ".join(filter(None, (state.words, left_over(asked, decided))))
@@ -140,8 +140,8 @@ def _lacks(asked: CanaryAsked, seen: CanarySeen, step: int) -> str:
 
 
 def _bounded(before: CanaryState, words: str, now: datetime) -> CanaryState:
-    """It takes no more than its pods carry. The time of a step begins with its whole share, and
-    continues while more replicas beside it ask for more pods of it."""
+    """Bound the share to the pods' capacity. The time of a step begins with its whole share, and
+    continues while more replicas beside it require more pods of it."""
     waited = before.waiting_since if before.phase in _TAKE_REQUESTS else None
     phase = before.phase if before.phase is CanaryPhase.WAITING else CanaryPhase.STEPPING
     return replace(before, phase=phase, waiting_since=waited or now, words=words)

@@ -41,8 +41,8 @@ def supply_of(
 def with_claimed(
     nodes: Nodes, pods: PlacedPods, picture: DevicePicture, claim: DeviceClaim
 ) -> tuple[Nodes, PlacedPods]:
-    """The nodes and the pods, each with the devices that they have for such claims; worked out once
-    for all that ask alike."""
+    """Return the nodes and the pods, each with the devices that they have for such claims; worked
+    out once for all that ask alike."""
 
     def counted() -> tuple[Nodes, PlacedPods]:
         return Nodes(nodes_offering(nodes, picture, claim)), pods_holding(pods, picture, claim)
@@ -74,9 +74,9 @@ def _offering(node: Manifest, resource: str, whole: Counter[str], free: Counter[
 
 
 def pods_holding(pods: PlacedPods, picture: DevicePicture, claim: DeviceClaim) -> PlacedPods:
-    """The pods, with the devices that their claims were given; one that no pod on a node has is
-    held by a pod without a name. What has a taint is no node's to offer, so it is not counted here
-    either: its pod gives nothing back."""
+    """Return the pods, with the devices that their claims were given; one that no pod on a node has
+    is held by a pod without a name. What has a taint is no node's to offer, so it is not counted
+    here either: its pod gives nothing back."""
     matching = dict(picture.matching(claim))
     held = Counter[tuple[str, str]]()
     nameless = Counter[str]()

@@ -99,7 +99,8 @@ def _labels(node: Manifest) -> Mapping[str, str]:
 
 
 def _eligible(nodes: Iterable[Manifest], placement: Placement) -> frozenset[str]:
-    """The nodes whose domains count for spread: by selector and affinity, whatever their taints."""
+    """Return the nodes whose domains count for spread: by selector and affinity, whatever their
+    taints."""
     where = replace(placement, tolerations=())
     return frozenset(
         str(node["metadata"]["name"])
@@ -207,7 +208,7 @@ def _uneven(
 
 
 def _with_keys(rule: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The selector of a spread constraint, with the pod's own values of matchLabelKeys."""
+    """Return the selector of a spread constraint, with the pod's own values of matchLabelKeys."""
     selector: Mapping[str, Any] | None = rule.get("labelSelector")
     keys = [key for key in rule.get("matchLabelKeys") or () if key in labels]
     if selector is None or not keys:

@@ -26,7 +26,7 @@ _TAINTS = ("amd-gpu-unhealthy",)
 
 
 def pods_with_devices(observed: Observed) -> tuple[PodState, ...]:
-    """The pods that have devices on a node that reports."""
+    """Return the pods that have devices on a node that reports."""
     silent = {pod.name for pod in observed.silent}
     return tuple(
         pod
@@ -40,7 +40,7 @@ def pods_with_devices(observed: Observed) -> tuple[PodState, ...]:
 def nodes_with_devices_out(
     pods: Iterable[PodState], nodes: Mapping[str, Manifest]
 ) -> frozenset[str]:
-    """The nodes of these pods some devices of which their plugin has taken out."""
+    """Return the nodes of these pods some devices of which their plugin has taken out."""
     found = set()
     for pod in pods:
         held, node = accelerator_in(pod.charged or {}, pod.accelerator), nodes.get(pod.node or "")
@@ -126,7 +126,7 @@ def group_of(pod: PodState, pods: Iterable[PodState]) -> frozenset[str]:
 
 
 def _leader(pod: PodState) -> str:
-    """LeaderWorkerSet calls workers by their leader's name and a number."""
+    """Name the leader: LeaderWorkerSet names workers by their leader's name and a number."""
     return pod.name.rpartition("-")[0] if pod.role == constants.ROLE_WORKER else pod.name
 
 

@@ -67,8 +67,8 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _mounted_otherwise(claim: str, value: object) -> Iterator[str]:
-    """The folders that pod specs mount by themselves; all of it where the claim is mounted whole at
-    a path that is not ours."""
+    """Yield the folders that pod specs mount by themselves; all of it where the claim is mounted
+    whole at a path that is not ours."""
     if isinstance(value, list | tuple):
         for each in value:
             yield from _mounted_otherwise(claim, each)
@@ -97,7 +97,7 @@ def _maps(value: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def accepted_specs(records: Iterable[Manifest], key: str) -> Iterator[Mapping[str, Any]]:
-    """The specs that were carried out last, by the records of them."""
+    """Yield the specs that were carried out last, by the records of them."""
     for record in records:
         data = record.get("data")
         found = data.get(key) if isinstance(data, Mapping) else None

@@ -157,7 +157,7 @@ def _is_on_one_host(template: Mapping[str, Any] | None) -> bool:
 def also_mounted_by(
     key: ObjectKey, claim: str, workloads: Iterable[Manifest]
 ) -> tuple[ObjectKey, ...]:
-    """The other AtomDeployments of a namespace whose pods mount a claim."""
+    """Return the other AtomDeployments of a namespace whose pods mount a claim."""
     found = (
         other
         for other, pod_spec in _pods_of_others(key, workloads)

@@ -34,7 +34,7 @@ class ProfileUsers:
         self._unseen: set[ObjectKey] | None = None  # None: not listed in this term
 
     def forget_all(self) -> None:
-        """A new term."""
+        """Forget everything at a new term."""
         for known in (self._named, self._users, self._of_namespace, self._waiting, self._changed):
             known.clear()
         self._unseen = None
@@ -46,11 +46,11 @@ class ProfileUsers:
 
     @property
     def are_complete(self) -> bool:
-        """Tell whether every AtomDeployment was looked at in this term."""
+        """Return whether every AtomDeployment was looked at in this term."""
         return self._unseen is not None and not self._unseen
 
     def note(self, key: ObjectKey, name: str) -> None:
-        """A pass begins to look at an AtomDeployment that takes this profile."""
+        """Record that a pass begins to look at an AtomDeployment that takes this profile."""
         self._see(key)
         if self._named.get(key) == name:
             return
@@ -68,7 +68,7 @@ class ProfileUsers:
         self._changed[self._named[key]] = None
 
     def forget(self, key: ObjectKey) -> None:
-        """The AtomDeployment is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._see(key)
         self._waiting.discard(key)
         name = self._named.pop(key, None)

@@ -38,8 +38,8 @@ class Chart:
 
 
 def ticks(most: float, wanted: int = 5) -> list[float]:
-    """Marks from 0 to the first that is at least `most`, in steps of 1, 2 or 5 times a power of
-    ten."""
+    """Return the marks from 0 to the first that is at least `most`, in steps of 1, 2 or 5 times a
+    power of ten."""
     if most < _LEAST:
         return [0.0, 1.0]
     rough = most / wanted

@@ -46,7 +46,8 @@ def _mark(chart: Chart, line: Series) -> str:
 
 
 def _places(chart: Chart, line: Series, columns: int, rows: int) -> list[tuple[int, int]]:
-    """Cells of a line: its points, and of one for comparison all columns between them."""
+    """Return the cells of a line: its points, and of one for comparison all columns between
+    them."""
     points = list(line.points)
     if line.is_reference:
         points = [_between(line, chart.most_x * column / columns) for column in range(columns)]

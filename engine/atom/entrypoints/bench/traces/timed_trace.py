@@ -31,7 +31,7 @@ class TraceUnits:
 
 
 def read_timed_trace(path: Path, units: TraceUnits, count: int | None) -> list[TracedRequest]:
-    """The first `count` requests of a file, or all. Raises `ConfigError` with the line."""
+    """Read the first `count` requests of a file, or all. Raises `ConfigError` with the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

@@ -63,11 +63,11 @@ class PeerWatch:
         threading.Event().wait()
 
     def end(self) -> None:
-        """Peers' ends are no failure from here on."""
+        """Stop counting peers' ends as failures."""
         self._closing = True
 
     def notice(self) -> None:
-        """A peer's process has ended, in order or not."""
+        """Record the end of a peer's process, in order or not."""
         self._lost.set()
 
     def judge(self, peer: int) -> None:
@@ -194,7 +194,7 @@ def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> Expe
 
 
 def meet(config: Config, mesh: PeerMesh) -> TorchGroup:
-    """The group of the cores' devices, once all have come."""
+    """Return the group of the cores' devices, once all have come."""
     rank, size = config.parallel.data_parallel_rank, config.parallel.data_parallel_size
     nodes = config.parallel.nodes
     if rank == 0:

@@ -29,7 +29,7 @@ class FurtherNode:
             logger.error("%s", message)
 
     def has_no_first(self) -> int:
-        """The connection has ended; the exit code."""
+        """Handle the end of the connection to the first node; return the exit code."""
         if self.loss.is_closing():
             return 0
         if not self.loss.has_lost():

@@ -89,7 +89,7 @@ def _find_first(place: NodePlace) -> NodeLink:
 
 
 def _as_the_first(own: Config, first: Config) -> Config:
-    """The first node's configuration, with this one's place and copy of the model."""
+    """Return the first node's configuration, with this one's place and copy of the model."""
     parallel = dataclasses.replace(first.parallel, nodes=own.parallel.nodes)
     model = dataclasses.replace(first.model, path=own.model.path)
     return dataclasses.replace(first, model=model, parallel=parallel)

@@ -57,7 +57,7 @@ class RankProcesses:
         self._children: list[ChildProcess] = []
 
     def start(self, meeting: Meeting) -> None:
-        """Spawn all; returns when each has its configuration."""
+        """Spawn all ranks; returns when each has its configuration."""
         for follower, rank in enumerate(self._ranks):
             memory, wakeup = self._channel.descriptors(follower)
             child = self._child(rank, (memory, wakeup))
@@ -70,7 +70,7 @@ class RankProcesses:
         self._channel.let_go()
 
     def stopped(self) -> list[int]:
-        """Ranks whose process the operating system has stopped."""
+        """Return the ranks whose process the operating system has stopped."""
         return [
             rank
             for rank, child in zip(self._ranks, self._children, strict=False)

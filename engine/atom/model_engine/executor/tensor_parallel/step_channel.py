@@ -42,7 +42,7 @@ class StepMemory:
         return self._bytes[first : first + 8].view(np.int64)
 
     def place(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """Head and bytes of message piece `number`'s place."""
+        """Return the head and bytes of message piece `number`'s place."""
         first = _COUNTERS_BYTES + number % _PLACES * _PLACE_BYTES
         head = self._bytes[first : first + 8 * _HEAD].view(np.int64)
         return head, self._bytes[first + 8 * _HEAD : first + _PLACE_BYTES]
@@ -109,7 +109,7 @@ class StepReceiver:
         self._received = 0
 
     def receive(self) -> bytearray:
-        """The next message, once there is one; empty after the last."""
+        """Return the next message, once there is one; empty after the last."""
         message = bytearray()
         while True:
             if not self._wakeup.recv(1):

@@ -78,7 +78,7 @@ Call = RunStep | SampleStep | ChangeLora | ChangeSleep | ChangeWeights
 
 
 def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
-    """A batch to submit, and how many steps before it are not collected."""
+    """Encode a batch to submit, and how many steps before it are not collected."""
     new, scores = batch.new_rows, batch.prompt_scores
     parts: list[NDArray[np.generic]] = [
         _head(
@@ -113,25 +113,25 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
 
 
 def encode_sample(mask: TokenMask | None) -> bytearray:
-    """The call that samples a batch which said `samples_later`."""
+    """Encode the call that samples a batch which said `samples_later`."""
     if mask is None:
         return _joined([_head(_SAMPLE)])
     return _joined([_head(_MASKED, *mask.bits.shape), mask.rows, mask.bits])
 
 
 def encode_lora(number: int, path: str) -> bytearray:
-    """The call that keeps or drops an adapter."""
+    """Encode the call that keeps or drops an adapter."""
     text = _bytes_of(path)
     return _joined([_head(_LORA, number, len(text)), text])
 
 
 def encode_sleep(level: int) -> bytearray:
-    """The call that lets a runner sleep, or wakes it up."""
+    """Encode the call that lets a runner sleep, or wakes it up."""
     return _joined([_head(_SLEEP, level)])
 
 
 def encode_weights(path: str) -> bytearray:
-    """The call that lets a runner take a checkpoint's weights."""
+    """Encode the call that lets a runner take a checkpoint's weights."""
     text = _bytes_of(path)
     return _joined([_head(_WEIGHTS, len(text)), text])
 
@@ -243,7 +243,7 @@ class _Reader:
 
 
 def _joined(parts: Sequence[NDArray[np.generic]]) -> bytearray:
-    """The arrays, each from a multiple of `_ALIGNMENT` on."""
+    """Join the arrays, each aligned to a multiple of `_ALIGNMENT`."""
     message = bytearray()
     for part in parts:
         message += part.tobytes()

@@ -38,7 +38,7 @@ class CatchUpDecodes:
         self._block_size = block_size
 
     def of_decodes(self, slots: torch.Tensor, states: HiddenStates) -> None:
-        """Each row got one token."""
+        """Catch up with a step in which each row got one token."""
         self._proposer.catch_up(self.computed_decodes(slots, states))
 
     def of_runs(

@@ -170,7 +170,7 @@ class DecodeGraphs:
         graph.replay()
 
     def _variants(self) -> list[GraphVariant]:
-        """Largest first, so that the pool is made once."""
+        """Return the variants, largest first, so that the pool is made once."""
         return [
             GraphVariant(size, even, step)
             for size in reversed(self._sizes)

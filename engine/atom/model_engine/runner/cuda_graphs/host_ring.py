@@ -53,7 +53,7 @@ class HostRing:
             entry[4, len(proposed) :] = 0
 
     def answer(self, rows: int) -> PendingTokens:
-        """The tokens of the step posted last, whose sampling was submitted just now."""
+        """Return the tokens of the step posted last, whose sampling was submitted just now."""
         answer, answered = self._answer()
         return PendingTokens(answer[0, :rows], answered)
 

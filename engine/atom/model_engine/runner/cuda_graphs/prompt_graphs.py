@@ -61,7 +61,7 @@ class PromptGraphs:
     # ---- start-up -----------------------------------------------------------------------------
 
     def captures(self) -> list[Callable[[], object]]:
-        """Everything that is captured, largest first."""
+        """Return everything that is captured, largest first."""
         return [partial(self._capture, *key) for key in self._keys()]
 
     def capture(self, progress: Callable[[float], None]) -> None:

@@ -108,7 +108,7 @@ class VerifyGraphs:
     # ---- start-up -----------------------------------------------------------------------------
 
     def captures(self) -> tuple[list[Callable[[], object]], ...]:
-        """Everything that is captured, by kind, largest first."""
+        """Return everything that is captured, by kind, largest first."""
         return (
             [partial(self._capture_verified, variant) for variant in self._variants()],
             [partial(self._capture_drafted, size) for size in reversed(self._parts.row_sizes)],
@@ -193,7 +193,7 @@ class VerifyGraphs:
         self._proposer.begin(drafting)
 
     def _variants(self) -> list[VerifyVariant]:
-        """Largest first."""
+        """Return the variants, largest first."""
         return [
             VerifyVariant(size, step)
             for size in reversed(self._sizes)

@@ -62,7 +62,7 @@ class DevicePools:
 
     @contextmanager
     def taking_cache(self) -> Iterator[list[torch.Tensor]]:
-        """A context in which the cache is allocated here; its tensors go into the list."""
+        """Return a context in which the cache is allocated here; its tensors go into the list."""
         self._cache_tensors = []
         with self._cache.allocating():
             yield self._cache_tensors
@@ -74,12 +74,12 @@ class DevicePools:
 
     @property
     def graphs_id(self) -> tuple[int, int]:
-        """Torch's handle of the pool that graphs are captured in."""
+        """Return torch's handle of the pool that graphs are captured in."""
         return self._graphs.id
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes of the device's memory that others have now."""
+        """Return the bytes of the device's memory that others have now."""
         return sum(pool.unmapped_bytes for pool in (self._weights, self._cache, self._graphs))
 
     def map_weights(self) -> None:

@@ -42,7 +42,7 @@ class LentDevice:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes that torch counts as reserved, and that others have now."""
+        """Return the bytes that torch counts as reserved, and that others have now."""
         return 0 if self._pools is None else self._pools.lent_bytes
 
     def wait(self) -> None:
@@ -60,7 +60,7 @@ class LentDevice:
 
     @contextmanager
     def taking_cache(self) -> Iterator[list[torch.Tensor]]:
-        """A context in which the cache is allocated; its tensors go into the list."""
+        """Return a context in which the cache is allocated; its tensors go into the list."""
         if self._pools is None:
             yield []
             return

@@ -123,7 +123,7 @@ class InputBatch:
         )
 
     def prepare(self, batch: ScheduledBatch) -> StepInputs:
-        """The step's inputs, after `apply` and `append_blocks`."""
+        """Return the step's inputs, after `apply` and `append_blocks`."""
         step = self.arrays(batch)
         arrays = step.named()
         if len(step.logits_indices) == batch.total_tokens_num:
@@ -195,7 +195,7 @@ class InputBatch:
     def _used_tables(
         self, slots: Slots, context_lens: NDArray[np.int32], group: int
     ) -> NDArray[np.int32]:
-        """The slots' block tables of a group as far as the longest of them reaches."""
+        """Return the slots' block tables of a group as far as the longest of them reaches."""
         first = group * self._slots.device.max_blocks
         used = -(-int(context_lens.max()) // self._block_size)
         return self._block_tables[slots, first : first + used]

@@ -111,7 +111,7 @@ class SamplingState:
         return [self._shaped_rows(group, slots[group], positions[group], ahead) for group in groups]
 
     def record(self, slots: Slots, token_ids: torch.Tensor) -> None:
-        """The rows of `slots` got these tokens [R] int64, on the device."""
+        """Record the tokens [R] int64 that the rows of `slots` got, on the device."""
         self._history.append(slots, token_ids)
 
     def record_runs(self, slots: Slots, drawn: DrawnRuns, counts: torch.Tensor, most: int) -> None:
@@ -120,8 +120,8 @@ class SamplingState:
         self._history.append_runs(slots, drawn, counts, most)
 
     def _needs_order(self, slots: Slots) -> NDArray[np.bool_]:
-        """Rows whose limits take more than a few of the likeliest tokens to find: kept apart, so
-        that the others do not pay for a sorted vocabulary."""
+        """Return the rows whose limits take more than a few of the likeliest tokens to find: kept
+        apart, so that the others do not pay for a sorted vocabulary."""
         top_k = self._columns["top_k"][slots]
         alone: NDArray[np.bool_] = (top_k == self._vocab_size) & (self._columns["top_p"][slots] < 1)
         return alone | ((top_k > _FEW) & (top_k < self._vocab_size))

@@ -149,7 +149,7 @@ class SlotState:
 
 
 def _side_by_side(rows: Sequence[NewRow]) -> NDArray[np.int32]:
-    """The rows' tokens, [rows, tokens of the longest]."""
+    """Return the rows' tokens, [rows, tokens of the longest]."""
     tokens = np.zeros((len(rows), max(len(row.token_ids) for row in rows)), dtype=np.int32)
     for index, row in enumerate(rows):
         tokens[index, : len(row.token_ids)] = row.token_ids

@@ -28,7 +28,8 @@ class SlotTable:
         self._free: list[int] = []
 
     def take(self, slot: int) -> torch.Tensor:
-        """The slot's row [width], to be filled; its own already, or another slot's old one."""
+        """Return the slot's row [width], to be filled; its own already, or another slot's old
+        one."""
         row = int(self._row_of_slot[slot])
         if row == 0:
             if not self._free:
@@ -38,7 +39,7 @@ class SlotTable:
         return self.rows[row]
 
     def release(self, slot: int) -> None:
-        """The slot needs its row no more, if it has one."""
+        """Release the slot's row, if it has one."""
         row = int(self._row_of_slot[slot])
         if row:
             self._free.append(row)

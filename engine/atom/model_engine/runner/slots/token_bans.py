@@ -90,7 +90,7 @@ class TokenBans:
     def bad_words(
         self, slots: Slots, recent: SlotTable, ahead: DrawsAhead | None = None
     ) -> BadWords | None:
-        """The rows' bad words of several tokens; `recent` has their newest tokens."""
+        """Return the rows' bad words of several tokens; `recent` has their newest tokens."""
         found = [
             (row, self._words[slot])
             for row, slot in enumerate(slots.tolist())

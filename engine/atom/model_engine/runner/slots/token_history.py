@@ -47,7 +47,7 @@ class TokenHistory:
             self.recent.release(row.slot)
 
     def append(self, slots: Slots, token_ids: torch.Tensor) -> None:
-        """The slots' rows got these tokens [n] int64."""
+        """Append the tokens [n] int64 that the slots' rows got."""
         counted = self.occurrences.rows_of(slots)
         if counted.any():
             table = self.occurrences.rows

@@ -191,7 +191,7 @@ class SpeculativeStepRunner(StepRunner):
         return batch, step
 
     def _draft(self, batch: ScheduledBatch, scheduled: NDArray[np.int32]) -> Drafts:
-        """Drafts of the batch's decodes, as many as they are to carry at most."""
+        """Return the drafts of the batch's decodes, as many as they are to carry at most."""
         rows = np.flatnonzero(scheduled)
         if self._followed is not None:
             self._inputs.append_blocks(batch)  # drafting writes to them
@@ -368,7 +368,7 @@ class SpeculativeStepRunner(StepRunner):
 
 
 def _single(batch: ScheduledBatch) -> ScheduledBatch:
-    """The batch without its drafts."""
+    """Return the batch without its drafts."""
     scheduled = batch.num_scheduled_tokens.copy()
     scheduled[: batch.num_decodes] = 1
     return replace(batch, num_scheduled_tokens=scheduled)
