@@ -264,8 +264,8 @@ class OpenRequestsMode(StrEnum):
 
 
 class SleepLevel(IntEnum):
-    """Names how deep an engine sleeps, by vLLM's numbers. The KV cache is given back in either.
-    WEIGHTS_ON_HOST: weights wait in the host's memory; NO_WEIGHTS: they are read again."""
+    """The depths of sleep, by vLLM's numbers. Both release the KV cache. WEIGHTS_ON_HOST: weights
+    wait in the host's memory; NO_WEIGHTS: they are read again."""
 
     WEIGHTS_ON_HOST = 1
     NO_WEIGHTS = 2

@@ -41,7 +41,7 @@ _OTHER_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 @dataclass(frozen=True, slots=True)
 class NamedValues:
-    """Holds numbers by patterns of the ends of modules' names, as PEFT calls the modules."""
+    """Numbers by patterns of the ends of modules' names, in PEFT's naming."""
 
     ends: NameEnds
     values: tuple[float, ...]

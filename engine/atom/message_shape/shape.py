@@ -62,10 +62,10 @@ class Results(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """Describes the calls that a template shows. has_place: in a message's field tool_calls.
-    arguments_as_text: else an object. any_text: arguments that are no object may be given as the
-    text that they are. no_content: of a message that has calls and no text. single: one call to a
-    message. orphans: results without a call are shown as well."""
+    """The calls that a template shows. has_place: in a message's field tool_calls.
+    arguments_as_text: if false, as an object. any_text: arguments that are not an object may be
+    given as text. no_content: the content of a message that has calls and no text. single: one call
+    to a message. orphans: results without a call are shown as well."""
 
     has_place: bool = True
     arguments_as_text: bool = False
@@ -93,7 +93,7 @@ class TurnShape:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Holds the values that a template gets. variables: by which it shows the tools."""
+    """The values that a template gets. variables: those by which it shows the tools."""
 
     messages: Sequence[Message]
     variables: Mapping[str, Any] = field(default_factory=dict)

@@ -33,7 +33,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowColumn:
-    """One number of every row. of: reads the number from a sequence; default: for a row without
+    """A number that every row has. of: reads the number from a sequence; default: for a row without
     this number, None if every row has one; kept: dtype of the column's entries per slot on the
     device, None if the slots have no such column."""
 

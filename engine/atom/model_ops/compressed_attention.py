@@ -72,9 +72,8 @@ class CompressedTokens:
 
 @dataclass(frozen=True, slots=True)
 class CompressedCache:
-    """Hold one layer's cache: window [N, S, W] of tokens; entries [N, E, D] and, of the indexer,
-    index [N, E, dim] of the entries that are complete in a block, in their order. Not contiguous.
-    """
+    """A layer's cache: window [N, S, W] of tokens; entries [N, E, D] and, of the indexer, index [N,
+    E, dim] of the entries that are complete in a block, in their order. Not contiguous."""
 
     window: torch.Tensor
     entries: torch.Tensor | None = None

@@ -12,9 +12,8 @@ from atom.utils.forward_context import DecodeRuns
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Describe how drafts are found among a row's own tokens: its last ones, as many as possible
-    from
-    `fewest` to `most`, have to occur before, and the newest of the longest matches counts."""
+    """The look-up of drafts among a row's own tokens: its last ones, as many as possible from
+    `fewest` to `most`, must occur before; the newest of the longest matches is used."""
 
     fewest: int
     most: int

@@ -26,7 +26,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Names this process as number `rank` of the `size` that share a model."""
+    """The place of this process, number `rank` of the `size` ranks that share a model."""
 
     size: int = 1
     rank: int = 0

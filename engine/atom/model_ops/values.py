@@ -436,9 +436,9 @@ class IndexCache:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Describe how q and k are normed and rotated: cos_sin [positions, D] float32, cosines then
-    sines of the pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D],
-    or None. In latent attention D is rope_dim, and k_norm the latent's, weight [kv_rank]."""
+    """The norm and rotation of q and k: cos_sin [positions, D] float32, cosines then sines of the
+    pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D], or None. In
+    latent attention D is rope_dim, and k_norm the latent's, weight [kv_rank]."""
 
     cos_sin: torch.Tensor
     positions: torch.Tensor

@@ -60,7 +60,7 @@ class KvBudget:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """Describe how many sequences of `context_tokens` run at the same time."""
+    """The number of sequences of `context_tokens` that run at the same time."""
 
     context_tokens: int
     sequences: int

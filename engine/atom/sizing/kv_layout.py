@@ -48,8 +48,8 @@ KV_ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Describes `tokens` proposed per sequence and step, by `draft`, by the model's own MTP
-    layers, or (`by_layers` False) by none, from the text alone."""
+    """The `tokens` proposed per sequence and step, by `draft`, by the model's own MTP layers, or
+    (`by_layers` False) by no layers, from the text alone."""
 
     tokens: int
     draft: ModelFacts | None = None

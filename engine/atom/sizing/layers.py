@@ -169,8 +169,7 @@ class Experts:
 
 
 class Stacking(enum.StrEnum):
-    """Describe how a checkpoint has the matrices of a layer's experts; in a plan's JSON by its
-    name."""
+    """The form of the experts' matrices in a checkpoint; a plan's JSON has the name."""
 
     APART = "apart"  # a tensor each, outputs first
     IN_TURN = "in turn"  # one of all, inputs first, gate_proj and up_proj in turn in a single one

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class MaskKind(enum.StrEnum):
-    """Names a rule as papers do."""
+    """The kinds of rules, by the names in papers."""
 
     CAUSAL = "causal"  # everything up to the query
     SLIDING_WINDOW = "sliding window"  # the newest tokens, the query's own included (Mistral)

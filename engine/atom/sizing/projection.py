@@ -33,14 +33,14 @@ class Fused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Describes `copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay
-    together.
+    """A projection: `copies` matrices of `rows` outputs and `columns` inputs; `unit` rows are never
+    divided.
 
-    `name` is the module's below its layer, as in a checkpoint unless `fused`; of copies the first
-    one's.
-    `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
-    so kept in that type however it is stored; `fused`: in a checkpoint a part of another
-    matrix."""
+    `name`: the module's below its layer, as in a checkpoint unless `fused`; for copies, the first
+    one's. `quantization` None: in the model's own element type; `absorbed`: multiplied in halves,
+    and so held in that type in any format of the checkpoint; `fused`: a part of another matrix in a
+    checkpoint.
+    """
 
     name: str
     rows: int

@@ -30,7 +30,7 @@ _ONE_EXPERT = re.compile(r"experts\W{0,3}[\d\[(\\]")
 
 
 class NameMatch(enum.StrEnum):
-    """Describe how a list of module names is meant."""
+    """The interpretation of a list of module names."""
 
     PARTS = "parts"  # whole parts between dots, * for anything; re: before a regular expression
     SUBSTRING = "substring"  # AutoAWQ: any part of the name, wherever it begins and ends

@@ -39,9 +39,10 @@ ATTENTION_MODULES = ("self_attn.", "linear_attn.")
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Describe how a model is divided. `expert_parallel`: whole experts, instead of a part of each,
-    then also over `sharing` ranks that have all else each, and with `redundant` second copies.
-    `expert_unit`: of what both sizes of a quantised expert on a rank are made multiples."""
+    """The division of a model. `expert_parallel`: each rank has whole experts, instead of a part of
+    each, also over `sharing` ranks that each have all other matrices, and with `redundant` second
+    copies. `expert_unit`: both sizes of a quantised expert on a rank are padded to multiples of
+    it."""
 
     tensor_parallel: int = 1
     expert_parallel: bool = False

@@ -174,7 +174,7 @@ class AdaptiveDraftLengths:
 
 
 class _Chances:
-    """Describe how often something came true lately, by slot."""
+    """The recent success rate of a kind of event, by slot."""
 
     def __init__(self, num_slots: int) -> None:
         self.of = np.zeros(num_slots)

@@ -1,1 +1,1 @@
-"""KV blocks: which are free, shared or cached, and what each one holds."""
+"""KV blocks: the free, shared and cached ones, and the content of each."""

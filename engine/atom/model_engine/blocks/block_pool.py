@@ -1,16 +1,16 @@
-"""BlockPool: which KV blocks are free, shared or cached, every operation O(1) per block.
+"""BlockPool: the free, shared and cached KV blocks, with every operation O(1) per block.
 
 Knows block ids, reference counts and content hashes; knows no sequences and no tensors. Called by
 BlockManager only. A block is in exactly one of three states:
   referenced  reference count ≥ 1 (and perhaps findable by hash: others may share it)
   cached      count 0, content still valid and findable by hash; evicted least recently used first
   empty       count 0, content worthless
-A cached block is one block however many share it. `check_integrity` states all of this and may be
-called at any moment.
+A cached block is one block, however many sequences share it. `check_integrity` verifies all of this
+and may be called at any moment.
 
-A full block is found by the chain's hash and proven by its content (BlockContents). Kept in flat
-lists, not in an object per block: nothing there for the garbage collector to walk, however large
-the pool.
+A full block is found by the chain's hash and verified by its content (BlockContents). The state is
+kept in flat lists, without an object per block, so the garbage collector has no objects to walk for
+a pool of any size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PrefixSearch: the longest cached prefix for groups of layers with different windows.
 
-A group that sees everything needs every block of the prefix, one with a window only the blocks that
-the next token sees. Each block's hash is looked up at most once per group. Reads the pool and
+A group of full attention needs every block of the prefix, a group with a window only the blocks
+that the next token sees. Each block's hash is looked up at most once per group. Reads the pool and
 changes nothing; called by BlockManager if there is more than one group of full attention.
 """
 

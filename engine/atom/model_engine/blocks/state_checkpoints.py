@@ -1,8 +1,8 @@
-"""StateCheckpoints: which copies of states are free, being made, or those of a block's end.
+"""StateCheckpoints: the copies of states that are free, in progress, or complete at a block's end.
 
-A checkpoint is found by the block that its prefix ends with, and so proven as that block is; it
-goes when the block is evicted, or when another one needs its place and it was used least lately.
-Knows ids alone; no hashes, sequences or tensors. Called by BlockManager.
+A checkpoint is found by the last block of its prefix, and so verified with that block. It is
+dropped when the block is evicted, or if it is the least recently used one when another checkpoint
+needs its place. Knows only ids; no hashes, sequences or tensors. Called by BlockManager.
 """
 
 from __future__ import annotations

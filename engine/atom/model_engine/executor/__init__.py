@@ -1,1 +1,2 @@
-"""How the engine core reaches what runs its batches: typed calls, and tickets for steps."""
+"""The engine core's interface to the process that runs its batches: typed calls, and tickets for
+steps."""

@@ -23,8 +23,9 @@ class StepExecutor(Protocol):
     """Runs batches. Outputs are collected in the order of submission, each once."""
 
     def submit(self, batch: ScheduledBatch) -> int:
-        """Start a batch; its ticket. Returns at once or, without a device, when it is computed. Of
-        one that says `samples_later` only the layers run: `sample` follows before the next."""
+        """Start a batch; return its ticket. It returns at once or, without a device, when the batch
+        is computed. For a batch with `samples_later` only the layers run: `sample` follows before
+        the next batch."""
         ...
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
@@ -42,7 +43,7 @@ class Executor(StepExecutor, Protocol):
 
     @property
     def steps_behind(self) -> int:
-        """Return how many steps the host may be behind: none where `submit` computes everything."""
+        """Return how many steps the host may be behind: 0 if `submit` computes everything."""
         ...
 
     def initialize(self, progress: Callable[[str, float], None]) -> EngineReport:

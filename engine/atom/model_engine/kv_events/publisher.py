@@ -136,7 +136,7 @@ class KVEventPublisher:
         return number, payload
 
     def _start_anew(self, cached: CachedBlocks) -> None:
-        """Let batch 0 say all that is cached, and nothing else be kept."""
+        """Reset the stored batches to a batch 0 with all cached blocks."""
         self._kept.clear()
         self._next = 0
         self._numbered(cached.entries())

@@ -1,1 +1,2 @@
-"""What runs on a device: a step's tensors, graphs, sampling and the KV cache's memory."""
+"""The part of the engine on a device: a step's tensors, graphs, sampling and the KV cache's
+memory."""

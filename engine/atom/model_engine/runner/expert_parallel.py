@@ -1,4 +1,4 @@
-"""What an engine's options make of a runner's place among ranks that have whole experts each."""
+"""Derive a runner's place among ranks that hold whole experts from an engine's options."""
 
 from __future__ import annotations
 

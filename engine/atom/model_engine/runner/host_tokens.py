@@ -1,8 +1,8 @@
-"""Sampled tokens, and log-probabilities, on their way from the device to the host.
+"""Transfer sampled tokens and log-probabilities from the device to the host.
 
 Tokens go through a ring of pinned buffers, made once: allocating pinned memory per step would cost
-more than a small step itself. A buffer is used again only after its step was collected (the
-pipeline keeps at most one step behind the one that runs).
+more than a small step itself. A buffer is reused only after its step was collected (the pipeline
+has at most one step besides the running one).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class HostTokens:
         self._next = 0
 
     def next(self) -> tuple[torch.Tensor, torch.cuda.Event]:
-        """Return a buffer to copy into, and the event to record behind the copy."""
+        """Return a buffer to copy into, and the event to record after the copy."""
         index = self._next
         self._next = (index + 1) % len(self._buffers)
         return self._buffers[index], self._events[index]

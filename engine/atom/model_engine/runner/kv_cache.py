@@ -37,7 +37,7 @@ _MOST_CONTEXT_BYTES = 1 << 30
 
 
 def run_limits(config: Config) -> RunLimits:
-    """Return the configured limits of what runs at the same time."""
+    """Return the configured limits of concurrent work."""
     scheduler = config.scheduler
     return RunLimits(
         block_size=config.cache.block_size,
@@ -104,7 +104,7 @@ def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int
 
 def _chosen_checkpoints(config: Config, layout: KvLayout, tokens: int, left_bytes: int) -> int:
     """Return how many checkpoints of states belong to `tokens` tokens in blocks, as far as they fit
-    beside these."""
+    in the remaining memory."""
     interval = checkpoint_tokens(layout, config.cache.block_size)
     if not interval or not config.cache.enable_prefix_caching:
         return 0

@@ -1,9 +1,9 @@
-"""AdapterFile: an open safetensors file of an adapter, every name of which is understood before any
-tensor of it is read.
+"""AdapterFile: an open safetensors file of an adapter. Every name must be understood before any
+tensor is read.
 
-Experts' matrices come in PEFT's two forms: a module of each expert's matrix, as checkpoints have
-them, or one matrix of all experts for each parameter of transformers' fused experts. Of the latter
-the one that wraps gate_up_proj is inside (`base_layer`) where both are adapted.
+Experts' matrices have PEFT's two forms: a module for each expert's matrix, as in checkpoints, or
+one matrix of all experts for each parameter of transformers' fused experts. In the second form the
+module that wraps gate_up_proj is the inner one (`base_layer`) if both are adapted.
 """
 
 from __future__ import annotations

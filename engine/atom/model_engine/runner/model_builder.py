@@ -1,4 +1,4 @@
-"""ModelBuilder: a model, and what drafts for it, made on a device and filled with weights."""
+"""ModelBuilder: build a model and its draft model on a device, and load their weights."""
 
 from __future__ import annotations
 

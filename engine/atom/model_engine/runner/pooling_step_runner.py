@@ -1,8 +1,8 @@
 """PoolingStepRunner: steps of a model whose prompts become vectors, not tokens.
 
-The layers, slots and blocks are those of any step; where others sample, the hidden states of the
-rows whose prompts end with the step are pooled. Every rank of a group has all of them, so none
-exchanges more than it would to sample. The tokens that it tells are zeros: they end their rows, and
+The layers, slots and blocks are those of any step. In place of sampling, the hidden states of the
+rows whose prompts end with the step are pooled. Every rank of a group has all of them, so the ranks
+exchange no more than they would to sample. The returned tokens are zeros: they end their rows, and
 no later step computes them.
 """
 
@@ -24,7 +24,7 @@ from atom.tokenizer import Tokenizer
 
 class PoolingStepRunner(StepRunner):
     def __init__(self, model: ModelConfig, *parts: Any) -> None:
-        """parts: as StepRunner's. Raises `ModelError` where a score's tokens are not known."""
+        """parts: as StepRunner's. Raises `ModelError` if a score's tokens are unknown."""
         super().__init__(*parts)
         assert model.pooling is not None
         self._normalized = model.pooling.normalized
@@ -54,7 +54,7 @@ class PoolingStepRunner(StepRunner):
 
 
 def score_tokens(model: ModelConfig) -> tuple[int, int]:
-    """Return the tokens of the two answers, no and yes, that a score is made of. Raises
+    """Return the tokens of the two answers, no and yes, from which a score is computed. Raises
     `ModelError`."""
     pooling, folder = model.pooling, model.tokenizer_path
     assert pooling is not None

@@ -53,7 +53,7 @@ class PredictedMemory:
         return plain.bytes_on_rank(None, self.sharding, with_mtp=with_mtp)
 
     def activation_bytes(self) -> int:
-        """Bound the bytes that the largest step needs beside weights and cache."""
+        """Bound the bytes that the largest step needs in addition to weights and cache."""
         limits = kv_cache.run_limits(self.config)
         return activation_bytes(self.config.model.facts, limits, self.element_bytes, self.sharding)
 

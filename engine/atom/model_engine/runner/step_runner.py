@@ -1,7 +1,7 @@
-"""StepRunner: executes scheduled batches on a loaded model, forward first and then sampling.
+"""StepRunner: execute scheduled batches on a loaded model, forward first and then sampling.
 
-The two halves are apart so that sampling may be issued later than its forward, and so that rows
-that ask for much at sampling keep the forward's graph. A plain decode step is two graph replays and
+The two halves are separate so that sampling may be issued later than its forward, and so that rows
+with many sampling controls keep the forward's graph. A plain decode step is two graph replays and
 nothing else. Owned by ModelRunner; knows rows and slots, no requests.
 """
 
@@ -66,8 +66,8 @@ _SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
 
 @dataclass(frozen=True, slots=True)
 class EagerTokens:
-    """A step's inputs, and the hidden states of all its tokens; next_ids [T] int64: of prompts the
-    tokens behind, as far as they are known."""
+    """A step's inputs, and the hidden states of all its tokens; next_ids [T] int64: the prompts'
+    following tokens, as far as they are known."""
 
     inputs: StepInputs
     states: HiddenStates
@@ -76,13 +76,13 @@ class EagerTokens:
 
 @dataclass(slots=True)
 class SubmittedStep:
-    """Hold a batch whose forward was submitted. sample_slots, request_ids, positions: of the rows
-    that sample, in order, and of the tokens that they draw; forward: None if no row samples, and
-    after sampling; pending, logprobs: its tokens, once sampled, and their requested scores; behind:
-    the drafts that precede its draws, if rows may carry any; may_run: the scheduler counts more
-    than one token of some row; reporting: which rows `logprobs` are of; computed: the inputs of the
-    step's tokens, and drawn: all draws [n] int64, if a proposer catches up; pooled: a pooling
-    model's result; failed: request ids whose row could not be set up, and why."""
+    """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
+    sample, in order, and of the tokens that they draw; forward: None if no row samples, and after
+    sampling; pending, logprobs: its tokens, once sampled, and their requested scores; behind: the
+    drafts that precede its draws, if rows may carry any; may_run: the scheduler counts more than
+    one token of some row; reporting: the rows of `logprobs`; computed: the inputs of the step's
+    tokens, and drawn: all draws [n] int64, if a proposer catches up; pooled: a pooling model's
+    result; failed: request ids whose row could not be set up, and the reasons."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -228,8 +228,8 @@ class StepRunner:
         self.model.run_dummy_batch()
 
     def _least_bucket(self, batch: ScheduledBatch) -> int | None:
-        """Return the smallest bucket that the ranks have agreed to; None for a step without graphs.
-        Tells the layers."""
+        """Return the smallest bucket that the ranks have agreed on, and set it in the layers; None
+        for a step without graphs."""
         if not self._shares_tokens:
             return 0
         # At start all ranks run the same steps.
@@ -370,7 +370,8 @@ class StepRunner:
         """Store the inputs that a proposer catches up by, if there is one."""
 
     def _placed(self, inputs: StepInputs, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
-        """Return the inputs with tokens where their rows stand, if the host does not know it."""
+        """Return the inputs with tokens at their rows' positions, if the host does not know
+        these."""
         return inputs
 
     def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:

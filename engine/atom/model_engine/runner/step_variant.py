@@ -77,7 +77,7 @@ def forward_context(
     logits_indices: torch.Tensor | None,
     of_tokens: Mapping[str, torch.Tensor],
 ) -> ForwardContext:
-    """Build what layers may ask about a step. of_tokens: by row column the numbers [T] of the
-    tokens' rows, of each column that the step's variant has."""
+    """Build the layers' context of a step. of_tokens: by row column the numbers [T] of the tokens'
+    rows, of each column that the step's variant has."""
     slots = of_tokens.get("lora_slot")
     return ForwardContext(attention, logits_indices, None if slots is None else LoraTokens(slots))

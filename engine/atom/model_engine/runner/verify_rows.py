@@ -18,10 +18,10 @@ from atom.model_engine.batch import ScheduledBatch, Slots
 @dataclass(frozen=True, slots=True)
 class VerifyRows:
     """The rows of a step that verifies drafts: tokens ahead of the newest. batch: with a decode for
-    every token. Of the S rows of the batch that sample: slots; ahead int32, how many of them each
-    carries; first int64, where its draws begin. Of the n draws: row int64, which of these it
-    belongs to; offset int64, how many tokens ahead it stands. run_starts [D + 1] int32: where the
-    tokens of each of the batch's D decodes begin, and where the last's end."""
+    every token. Of the S rows of the batch that sample: slots; ahead int32, how many tokens ahead
+    each carries; first int64, the index of its first draw. Of the n draws: row int64, the index of
+    its row; offset int64, how many tokens ahead it is. run_starts [D + 1] int32: the first token of
+    each of the batch's D decodes, and the end of the last."""
 
     batch: ScheduledBatch
     slots: Slots
@@ -36,8 +36,8 @@ class VerifyRows:
         return int(self.ahead.max(initial=0))
 
     def draws(self) -> NDArray[np.int64]:
-        """Index the draws [S, 1 + K]: each row's first, second and so on; entries after its last
-        are arbitrary."""
+        """Return the indices [S, 1 + K] of each row's draws, in order; arbitrary ones after its
+        last."""
         behind = np.arange(1 + self.most_ahead)
         draws: NDArray[np.int64] = np.minimum(self.first[:, None] + behind, len(self.row) - 1)
         return draws

@@ -128,8 +128,8 @@ def prompt_batch(
 
 
 def largest_prompts(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
-    """Yield the steps of prompts that take the most memory: of as many tokens as there may be, and
-    of as many in one chunk behind a history."""
+    """Yield the steps of prompts that take the most memory: with the most tokens, and with as many
+    in one chunk after a history."""
     most_tokens = config.scheduler.max_num_batched_tokens
     # The token that is drawn has its place, too.
     longest = max(1, config.model.max_model_len - 1)
@@ -227,8 +227,8 @@ def of_variant(batch: ScheduledBatch, variant: StepVariant) -> ScheduledBatch:
 
 
 def _verify_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
-    """Yield two rows with each number of tokens ahead that they may compute: by graphs, and beside
-    a prompt, eagerly."""
+    """Yield two rows with each number of tokens ahead that they may compute: by graphs, and with a
+    prompt, eagerly."""
     most = config.speculative.num_tokens if config.speculative is not None else 0
     rows = min(2, config.scheduler.max_num_seqs)
     for ahead in range(1, min(most, config.model.max_model_len - 2) + 1):
@@ -248,8 +248,7 @@ def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None
 
 
 def _run_behind_unknown(steps: StepRunner, config: Config, cache: CacheShape) -> None:
-    """Run a decode beside a prompt, before the host knows how many tokens the previous step
-    gave."""
+    """Run a decode with a prompt, before the host knows how many tokens the previous step gave."""
     scheduler = config.scheduler
     fits = scheduler.max_num_seqs > 1 and scheduler.max_num_batched_tokens > 1
     if config.speculative is None or not fits or config.model.max_model_len < 4:

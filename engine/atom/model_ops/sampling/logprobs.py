@@ -15,9 +15,9 @@ _NUMBERS_AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class LogprobTensors:
-    """Holds per row token_ids [n, 1 + k] int32, the row's own token and then the k likeliest, most
-    likely first; logprobs [n, 1 + k] float32, of these; ranks [n] int32, 1 + how many tokens are
-    more likely than the row's own."""
+    """The log-probabilities of n rows: token_ids [n, 1 + k] int32, the row's own token and then the
+    k likeliest, most likely first; logprobs [n, 1 + k] float32, of these; ranks [n] int32, 1 + how
+    many tokens are more likely than the row's own."""
 
     token_ids: torch.Tensor
     logprobs: torch.Tensor

@@ -110,7 +110,7 @@ class MoE(nn.Module):
 
 
 class ExpertsByToken(MoE):
-    """Hold experts that a table has of each token; a router weighs them alone (DeepSeek V4)."""
+    """Experts that a table selects by token; a router only weighs them (DeepSeek V4)."""
 
     gate: TokenRouter
 

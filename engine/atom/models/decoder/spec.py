@@ -44,7 +44,7 @@ Shape = AttentionShape | LatentShape | CompressedShape | StateShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormSpec:
-    """Describes a norm; `unit_offset`: see RMSNorm."""
+    """The settings of a norm; `unit_offset`: see RMSNorm."""
 
     eps: float
     unit_offset: bool = False
@@ -115,7 +115,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PerLayerInputsSpec:
-    """Holds the size of an embedding that has, of each token, an input of `size` for each layer."""
+    """The size of an embedding with an input of `size` for each token and layer."""
 
     vocab_size: int
     layers: int

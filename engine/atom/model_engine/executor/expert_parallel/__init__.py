@@ -1,1 +1,1 @@
-"""Engine cores that share experts: each has a scheduler and tokens of its own."""
+"""Engine cores that share experts: each has its own scheduler and tokens."""

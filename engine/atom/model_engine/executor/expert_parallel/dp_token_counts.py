@@ -2,9 +2,9 @@
 together.
 
 Each data-parallel rank sends one count for each step, its number of tokens, while the previous step
-is still computed; with every rank's count each has the same knowledge, and all pad alike. An idle
-rank stays silent, and sleeps, until another's count wakes it: then it sends 0 and runs a dummy
-batch. So there is no step without tokens, nothing to agree on at the end of work, and no other
+is still computed. With every rank's count each rank has the same knowledge, and all pad alike. An
+idle rank sleeps without sending until another rank's count wakes it: then it sends 0 and runs a
+dummy batch. So there is no step without tokens, no agreement at the end of work, and no other
 message. Pure: the counts travel by wire/peer_mesh.py.
 """
 
@@ -24,9 +24,9 @@ class DPTokenCountsError(AtomError):
 
 @dataclass(frozen=True, slots=True)
 class DPMetadata:
-    """Hold the size of a step, which all ranks know. capacity: tokens that each sends to every
-    other, padding included; None if they exceed the largest bucket, and are sent only where they
-    are needed."""
+    """The size of a step, which all ranks know. capacity: tokens that each rank sends to every
+    other, padding included; None if they exceed the largest bucket, and are sent only to the ranks
+    that need them."""
 
     step: int
     capacity: int | None
@@ -49,8 +49,8 @@ class DPTokenCounts:
         return TokenCount(self.step, tokens)
 
     def receive(self, peer: int, count: TokenCount) -> None:
-        """Take another's count; it is for the next step, or for the one behind it of a rank that
-        was faster to know everyone's. Raises `DPTokenCountsError` on another."""
+        """Take another rank's count; it is for the next step, or, from a rank that had everyone's
+        counts earlier, for the step after it. Raises `DPTokenCountsError` for any other step."""
         said = self._counts.setdefault(count.step, {})
         if peer in said or not 0 <= count.step - self.step <= 1:
             raise DPTokenCountsError(
@@ -70,7 +70,7 @@ class DPTokenCounts:
         return self._peers - self._counts.get(self.step, {}).keys()
 
     def complete(self) -> DPMetadata:
-        """Complete the step by the counts of all ranks; the next step is the one behind it."""
+        """Complete the step with the counts of all ranks, and advance to the next one."""
         counts = self._counts.pop(self.step)
         assert len(counts) == len(self._peers) + 1, "every rank's count is there"
         metadata = DPMetadata(self.step, self._capacity(max(counts.values())))

@@ -1,9 +1,9 @@
-"""ExpertParallelExecutor: a core's runner whose experts are shared with those of other cores.
+"""ExpertParallelExecutor: a core's runner whose experts are shared with other cores' runners.
 
 Each core has its own scheduler, sequences and cache (data parallelism), and the layers' experts are
-divided: so all run the same steps, though not the same rows. What a step needs to be common is
-agreed on before it (dp_token_counts.py); a core without rows computes its experts for the others'
-tokens and nothing else.
+divided: so all run the same steps, with different rows. The cores agree on a step's common size
+before it (dp_token_counts.py); a core without rows only computes its experts for the others'
+tokens.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Processes of a group on machines that serve nothing: started there, led by the first machine."""
+"""Processes of a group on machines that serve no requests: started there, led by the first
+machine."""

@@ -1,7 +1,7 @@
-"""CoresNode: engine cores that share experts on a node that serves nothing.
+"""CoresNode: engine cores that share experts, on a node that serves no requests.
 
-They speak with the first node's clients and with the other cores themselves; here they are started
-and watched.
+The cores communicate with the first node's clients and with the other cores themselves; this class
+starts and watches them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CoresNode(FurtherNode):
         self._cores.start(far)
 
     def _end(self) -> None:
-        """Stop the cores, which the clients have told to end, and close the link that the first
-        node waits on."""
+        """Stop the cores, which the clients have asked to end, and close the link on which the
+        first node waits."""
         self._cores.stop(END_SECONDS)
         self.link.end()

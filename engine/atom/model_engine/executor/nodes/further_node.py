@@ -1,4 +1,5 @@
-"""FurtherNode: the common part of nodes that serve nothing, whatever they run (node_main.py)."""
+"""FurtherNode: the common part of nodes that serve no requests, for any processes
+(node_main.py)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""RanksNode: ranks of one copy of the model on a node that serves nothing.
+"""RanksNode: ranks of one copy of the model on a node that serves no requests.
 
-Hands each step that comes from the first node on to them, in shared memory.
+It passes each step from the first node to the ranks, in shared memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """TensorParallelExecutor: a model that several processes share, each with its part and its device.
 
-Rank 0's runner is in the engine core's own process: its results cross no process, and a step is
-sent to the others before it runs here, so that none of them is later than a wake-up. The others run
-`rank_main` in separate processes, on this node or on others (other_nodes.py). There is one
-scheduler and one set of books, the core's.
+Rank 0's runner is in the engine core's own process: its results cross no process boundary. A step
+is sent to the other ranks before it runs here, so they start at most a wake-up later. The others
+run `rank_main` in separate processes, on this node or on others (other_nodes.py). The core has the
+only scheduler and the only bookkeeping.
 """
 
 from __future__ import annotations

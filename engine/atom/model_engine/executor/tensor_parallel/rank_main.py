@@ -118,7 +118,7 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
 
 
 def _change_lora(runner: ModelRunner, change: ChangeLora) -> None:
-    """Do as the leader's runner does, whose reading found nothing wrong."""
+    """Repeat the change of the leader's runner, whose reading found no fault."""
     assert runner.adapters is not None, "adapters come where they are enabled"
     if change.path:
         runner.adapters.keep(change.number, runner.adapters.read(change.path))

@@ -35,8 +35,8 @@ class Meeting:
 
 
 class RankOrder(msgspec.Struct, frozen=True):
-    """Tell a follower how to join, beside its configuration. memory, wakeup: file descriptors of
-    the step channel; host, port: where the ranks meet."""
+    """The settings with which a follower joins, besides its configuration. memory, wakeup: file
+    descriptors of the step channel; host, port: where the ranks meet."""
 
     memory: int
     wakeup: int
@@ -78,7 +78,7 @@ class RankProcesses:
         ]
 
     def stop(self, timeout_seconds: float) -> None:
-        """Wait for ranks that were told to end, then kill the rest."""
+        """Wait for ranks that were asked to end, then kill the rest."""
         deadline = time.monotonic() + timeout_seconds
         for child in self._children:
             if not child.wait(deadline - time.monotonic()):

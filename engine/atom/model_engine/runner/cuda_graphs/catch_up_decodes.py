@@ -22,8 +22,8 @@ from atom.utils.forward_context import DecodeRuns
 
 @dataclass(frozen=True, slots=True)
 class _TokensBehind:
-    """Tokens [T] that were computed: the slot of each, how far `back` it stands from where its slot
-    does now, negative numbers, and which token follows it."""
+    """Computed tokens [T]: the slot of each, the distance `back` from the slot's current position
+    (negative), and the token that follows it."""
 
     slots: torch.Tensor
     back: torch.Tensor

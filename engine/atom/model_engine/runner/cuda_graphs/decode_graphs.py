@@ -114,8 +114,8 @@ class DecodeGraphs:
         return measured_bytes(kinds)
 
     def capture(self, progress: Callable[[float], None]) -> None:
-        """Capture every bucket of decodes, largest first; real slots and their cache stay as they
-        are. Those of prompts are captured on their own."""
+        """Capture every bucket of decodes, largest first, without changing real slots and their
+        cache. Buckets of prompts are captured separately."""
         variants = self._variants()
         for done, variant in enumerate(variants):
             progress(done / len(variants))

@@ -46,10 +46,9 @@ def token_sizes(most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GraphParts:
-    """Everything that captured steps share. row_sizes: buckets of decode steps; query_starts [n +
-    1] int32, of rows of one token each; catch_up: where a layer drafts; state_drafts: of a row, at
-    most, where layers keep states, which do not take them in; variants: that steps are captured
-    for."""
+    """The shared parts of captured steps. row_sizes: buckets of decode steps; query_starts [n + 1]
+    int32, of rows of one token each; catch_up: if a layer drafts; state_drafts: most drafts of a
+    row, if layers keep states, which do not take them in; variants: of the captured steps."""
 
     model: CausalLM
     ops: Ops
@@ -82,7 +81,7 @@ class GraphParts:
     def with_state_runs(
         self, attention: tuple[AttentionMetaData, ...], runs: StepRuns
     ) -> tuple[AttentionMetaData, ...]:
-        """Add how a step goes through states, where layers keep any and rows carry drafts."""
+        """Add the order of a step in states, if layers keep any and rows carry drafts."""
         if not self.state_drafts:
             return attention
         return with_state_runs(attention, runs, self.state, self.state_drafts)

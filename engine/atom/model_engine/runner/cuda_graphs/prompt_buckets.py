@@ -27,7 +27,7 @@ _HOST_BOUND = 1.2e11
 @dataclass(frozen=True, slots=True)
 class PromptBucket:
     """The sizes of a captured step with prompts. tokens: of the step, the first `decodes` of which
-    are rows of one token each; rows: of prompts, behind them."""
+    are rows of one token each; rows: of prompts, after them."""
 
     tokens: int
     decodes: int

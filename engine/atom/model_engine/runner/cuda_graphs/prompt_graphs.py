@@ -155,7 +155,7 @@ class PromptGraphs:
 
 
 def _slots_of_tokens(inputs: StagedInputs) -> torch.Tensor:
-    """Find the slots [T] of the tokens' rows; tokens behind the last row may have anyone's."""
+    """Find the slots [T] of the tokens' rows; arbitrary ones for tokens after the last row."""
     tokens = torch.arange(len(inputs.input_ids), dtype=torch.int32, device=inputs.slots.device)
     rows = torch.bucketize(tokens, inputs.starts[1:], right=True)
     return inputs.slots[rows.clamp_(max=len(inputs.slots) - 1)]

@@ -68,7 +68,7 @@ def padded(step: StepArrays, decodes: int, bucket: PromptBucket, padding_slot: i
     rows, gap = bucket.decodes + bucket.rows, bucket.decodes - decodes
 
     def spread(array: NDArray[Any], size: int, padding: int) -> NDArray[Any]:
-        """Put decodes at the start, and prompts after the bucket's number of decodes."""
+        """Place decodes at the start, and prompts after the bucket's number of decodes."""
         spread = np.full(size, padding, dtype=array.dtype)
         spread[:decodes] = array[:decodes]
         spread[bucket.decodes :][: len(array) - decodes] = array[decodes:]

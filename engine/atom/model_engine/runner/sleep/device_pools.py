@@ -1,8 +1,8 @@
 """DevicePools: the memory of weights, cache and graphs on a device that its owner lends.
 
-What is allocated here keeps its addresses while the device's memory belongs to others, so graphs
-that were captured are good when it comes back. Of weights the caller brings the contents; those of
-the cache are zeros again; graphs write what they read.
+Tensors allocated here keep their addresses while the device's memory belongs to others, so captured
+graphs remain valid when the memory returns. The caller restores the weights; the cache is zeroed;
+graphs write the data that they read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DevicePools:
 
     @classmethod
     def open(cls, device: torch.device) -> DevicePools | None:
-        """Open the pools; None, with a warning, where addresses cannot be kept."""
+        """Open the pools; return None, with a warning, if addresses cannot be kept."""
         try:
             return cls(device)
         except (BuildError, VirtualMemoryError) as error:

@@ -1,9 +1,9 @@
 """HostWeights: a model's weights in the host's memory while the device's memory serves others.
 
-Storages are emptied and refilled, so that views of them stay valid; in a pool whose memory can be
-released, they keep their addresses, too. The copies are kept when the weights are back: weights do
-not change, so the next time nothing is copied. Pinning memory takes longer than copying: it begins
-on a separate thread, while the model is read.
+Storages are emptied and refilled, so views of them stay valid; in a pool whose memory can be
+released, they keep their addresses, too. The copies are kept after the weights have returned:
+weights do not change, so the next sleep copies none. Pinning memory takes longer than copying, so
+it begins on a separate thread while the model is read.
 """
 
 from __future__ import annotations

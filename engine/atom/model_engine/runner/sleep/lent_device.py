@@ -1,8 +1,8 @@
-"""LentDevice: a device's memory goes to others while an engine sleeps, and comes back.
+"""LentDevice: lend a device's memory to others while an engine sleeps, and take it back.
 
-Where the driver lets addresses outlive their memory, weights and cache lie in pools (DevicePools),
-and all that knows their addresses stays as it is. Elsewhere storages are emptied, the cache is
-dropped, and graphs have to be captured again.
+If the driver lets addresses outlive their memory, weights and cache are in pools (DevicePools), and
+all users of their addresses stay valid. Otherwise storages are emptied, the cache is dropped, and
+graphs must be captured again.
 """
 
 from __future__ import annotations

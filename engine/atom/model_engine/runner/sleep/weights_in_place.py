@@ -25,9 +25,9 @@ def read_in_place(
     speculation: SpeculationSetup,
     config: Config,
 ) -> bool:
-    """Read the weights of `config` into models that are on a device, by way of others beside them,
-    which take as much memory for a while: the cache has none. Returns whether that could be; where
-    not, nothing has changed."""
+    """Read the weights of `config` into models on a device, by way of other models, which take as
+    much memory for a while: the cache has none then. Return whether that was possible; if not,
+    nothing has changed."""
     device = next(models[0].parameters()).device
     if device.type != "cpu":
         free = torch.cuda.mem_get_info(device)[0]
@@ -43,8 +43,8 @@ def read_in_place(
 
 def copy_weights(models: Sequence[nn.Module], others: Sequence[nn.Module]) -> bool:
     """Copy every parameter and buffer of `others`, which were loaded and prepared in the same way,
-    into those of `models`. Returns whether they are alike; if they are not (backends' preparation
-    may depend on values), nothing has changed."""
+    into those of `models`. Return whether they have equal shapes; if not (backends' preparation may
+    depend on values), nothing has changed."""
     pairs = []
     for model, other in zip(models, others, strict=True):
         kept, read = _tensors(model), _tensors(other)

@@ -1,1 +1,2 @@
-"""What the device keeps of every running sequence, a slot each, and what a step takes of it."""
+"""The device's state of every running sequence, one slot each, and the inputs that a step takes
+from it."""

@@ -1,8 +1,8 @@
-"""enter_rows: rows take their slots, and one that cannot be set up takes none of the others along.
+"""enter_rows: assign slots to rows; a row that cannot be set up does not affect the others.
 
-What a row asks for was checked before it came here (wire/request_bounds.py). A fault that the
-checks let through is the fault of that one request: its row runs with plain parameters, so that the
-batch keeps its shape, and the request ends with an error.
+A row's options were checked before (wire/request_bounds.py). A fault that the checks miss affects
+that one request: its row runs with plain parameters, so that the batch keeps its shape, and the
+request ends with an error.
 """
 
 from __future__ import annotations

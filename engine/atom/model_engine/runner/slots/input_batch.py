@@ -88,7 +88,7 @@ class InputBatch:
 
     def enter(self, rows: tuple[NewRow, ...]) -> None:
         """Send rows that take a slot to the device, after `apply`: for their sampling, and for
-        steps whose inputs the device itself gathers. A step of `prepare` needs none of it."""
+        steps whose inputs the device gathers itself. A step of `prepare` does not need this."""
         slots = np.array([row.slot for row in rows])
         # No longer than the longest of them: rows of the table are mostly unused.
         used = max(len(block_ids) for row in rows for block_ids in row.block_ids)
@@ -214,8 +214,8 @@ class InputBatch:
         return on_device[0], on_device[1]
 
     def next_ids(self, batch: ScheduledBatch) -> torch.Tensor:
-        """Collect [T] int64 the token behind each of the step's, as far as a row's are given; 0 of
-        decodes and behind the last that is."""
+        """Collect [T] int64 the token after each of the step's, if the row's prompt has it; 0 for
+        decodes and after the prompt's last token."""
         decodes, parts = batch.num_decodes, []
         for row in range(decodes, len(batch.slots)):
             first, end = int(batch.num_computed_tokens[row]), int(batch.context_lens[row])

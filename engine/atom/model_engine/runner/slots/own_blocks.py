@@ -1,8 +1,8 @@
-"""OwnBlocks: blocks of the pool as groups of layers number them, of which several may share one.
+"""OwnBlocks: block numbers of groups whose layers share the pool's blocks.
 
-Scheduler and block manager know the pool's blocks. Where a group has n layers side by side in each
-(CacheGroup.layers_per_tensor), a block is n of a layer's own, and layers find theirs by its number
-times n: kernels then need to know nothing of it.
+Scheduler and block manager know the pool's blocks. If a group has n layers side by side in each
+block (CacheGroup.layers_per_tensor), a block is n of a layer's own blocks, and layers find theirs
+at its number times n. So kernels need not know of the sharing.
 """
 
 from __future__ import annotations

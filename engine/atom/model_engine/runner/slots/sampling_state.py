@@ -1,8 +1,8 @@
-"""SamplingState: how each slot's tokens are chosen, and the inputs of one step's sampling.
+"""SamplingState: the sampling controls of each slot, and the inputs of one step's sampling.
 
 Every slot's parameters are columns (slot_columns.py). Most rows need only a temperature and a seed,
-which the device has per slot; rows that need more are listed for the sampler one by one
-(`ShapedRows`), so that the others pay nothing for them. Owned by StepRunner.
+which the device has per slot. Rows that need more are listed for the sampler one by one
+(`ShapedRows`), so the others have no extra cost. Owned by StepRunner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The columns of each slot's sampling state, declared once: one column per line.
 
-A column has an entry per slot on the host, where its rows' needs are looked up, and, if graphs and
+A column has an entry per slot on the host, for looking up the rows' needs, and, if graphs and
 kernels read it, one on the device. Rows that take a slot bring their values (`enter`): one copy to
-the device whatever the number of columns. Owned by StepRunner; knows no batch and no model.
+the device for any number of columns. Owned by StepRunner; knows no batch and no model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SlotTable: a device tensor with a row for every slot that asked for one.
+"""SlotTable: a device tensor with a row for every slot that needs one.
 
-For state that few requests need and that is too large to keep for every slot: memory grows with
-the requests that use it (to the most that ran at once), and is nothing while none does. Row 0
+For state that few requests need and that is too large to keep for every slot: memory grows with the
+requests that use it (to the most that ran at once), and is zero without such requests. Row 0
 belongs to no slot: batches that mix users and others may read and write it.
 """
 

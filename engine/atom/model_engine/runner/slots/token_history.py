@@ -1,8 +1,8 @@
-"""TokenHistory: which tokens a sequence already has, on the device, for the rows that need to know.
+"""TokenHistory: the tokens of a sequence so far, on the device, for the rows that need them.
 
-Penalties need how often each token occurred, bad words need the newest few. Both are filled when a
-row enters, from what the host knows, and then follow the tokens that steps sample without the host
-seeing them first: so they are exact with deferred output, and after a preemption.
+Penalties need the count of each token, bad words need the newest few. Both are filled when a row
+enters, from the host's data, and then follow the sampled tokens without the host: so they are exact
+with deferred output, and after a preemption.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SpeculationSetup: the parts of a model runner that exist because rows may carry drafts.
 
-Without speculation it holds only the model's own spec, so that ModelRunner can ask one object
-whatever the configuration. Owned by ModelRunner.
+Without speculation it holds only the model's own spec, so ModelRunner can use one object for any
+configuration. Owned by ModelRunner.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SpeculationSetup:
         return steps
 
     def timed_steps(self, steps: StepRunner, cache: CacheShape) -> list[TimedStep]:
-        """Time steps, by which rows are to carry drafts, where graphs run steps with any."""
+        """Time steps, as the basis of the rows' numbers of drafts, if graphs run steps with any."""
         graphs, asked = steps.graphs, self._config.speculative
         if graphs is None or graphs.verify is None or asked is None or not asked.adaptive:
             return []

@@ -79,8 +79,7 @@ class SpeculativeStepRunner(StepRunner):
     def build_graphs(
         self, pool: GraphPool, *, prompts: bool = False, widest: StepVariant = PLAIN
     ) -> DecodeGraphs:
-        """Build the graphs of decode steps: one with prompts has drafts beside them, and runs
-        eagerly."""
+        """Build the graphs of decode steps; steps with prompts and drafts run eagerly."""
         scheduler = self._config.scheduler
         rows = scheduler.max_num_seqs
         if self.model.shares_tokens:
@@ -265,7 +264,7 @@ class SpeculativeStepRunner(StepRunner):
 
     def _with_state_runs(self, inputs: StepInputs, starts: torch.Tensor, ahead: int) -> StepInputs:
         """Add the step's runs through states, if layers keep any. starts: of runs and prompts, as
-        in StepRuns; ahead: decodes that are drafts, and so no row of their own."""
+        in StepRuns; ahead: decodes that are drafts, and so not separate rows."""
         if not self._state_layers:
             return inputs
         step = inputs.attention[0]

@@ -1,8 +1,8 @@
-"""Times steps with and without extra tokens at start: rows carry drafts according to these costs.
+"""Time steps with and without extra tokens at start: rows carry drafts according to these costs.
 
-Steps are submitted as in serving, the host one step behind, so that the host's launches count if
-the device waits for them. ModelRunner calls this after the warm-up, on slots and blocks that no
-request has; the same steps on every rank.
+Steps are submitted as in serving, the host one step behind, so the host's launches count if the
+device waits for them. ModelRunner calls this after the warm-up, on slots and blocks that no request
+has; the steps are the same on every rank.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def time_steps(
     most_tokens: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[TimedStep]:
-    """Time steps by rows and tokens ahead, up to `most_tokens` of a step, and without and with
-    most of them on a long context, where the cache has one of as many rows; nothing for a
-    model whose sequences are too short to be timed on."""
+    """Time steps by rows and tokens ahead, up to `most_tokens` of a step, and without and with most
+    of them on a long context, if the cache has room for one with as many rows. Return nothing for a
+    model whose sequences are too short."""
     most = config.scheduler.num_speculative_tokens
     reach = 2 + (1 + _STEPS) * (1 + most)
     longest = config.model.max_model_len - 1 - reach

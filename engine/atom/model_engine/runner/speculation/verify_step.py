@@ -14,10 +14,10 @@ from atom.model_ops.drafts import DraftLayout, Drafts
 
 @dataclass(slots=True, kw_only=True)
 class VerifyStep(SubmittedStep):
-    """Hold a step with a draw for each token of its decodes. rows: of the batch; placed: whether
-    the host knows their positions. On the device, of the rows that sample: drafts, and layout of
-    the draws; `behind` is set with the draws' positions, counts [S] once the accepted drafts are
-    known. replayed: the graphs' results for sampling, if graphs ran it."""
+    """A step with a draw for each token of its decodes. rows: of the batch; placed: whether the
+    host knows their positions. On the device, of the rows that sample: drafts, and layout of the
+    draws; `behind` is set with the draws' positions, counts [S] once the accepted drafts are known.
+    replayed: the graphs' results for sampling, if graphs ran it."""
 
     rows: VerifyRows
     drafts: Drafts

@@ -20,7 +20,7 @@ _FUSED = "fused_qk_norm_rope_cache_quant_shuffle"
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Holds q [T, Hq, D], k, v [T, Hkv, D], contiguous, normed and rotated."""
+    """The heads q [T, Hq, D], k, v [T, Hkv, D], contiguous, normed and rotated."""
 
     q: torch.Tensor
     k: torch.Tensor
