@@ -15,19 +15,21 @@ NO_REQUEST = -1  # request ids count from 0
 
 
 class RowTable:
-    """Columns (length num_slots):
+    """Hold the running rows' numbers as columns of length num_slots.
 
     num_given: tokens that the sequence entered with and the runner knows (the prompt; after a
-    preemption also what was generated); num_tokens: tokens of prompt and answer, those included
-    that a submitted step will sample, at their most where the step may give several; num_computed:
-    tokens whose KV is (or is being) computed, at its most likewise; num_extra: that the row's next
-    step computes behind its newest token (set by AcceptedTokens, 0 where rows get one token each);
+    preemption also the generated tokens); num_tokens: tokens of prompt and answer, including those
+    that a submitted step will sample, as an upper bound if the step may give several; num_computed:
+    tokens whose KV is (or is being) computed, with the same bound; num_extra: tokens that the row's
+    next step computes after its newest one (set by AcceptedTokens, 0 if rows get one token each);
     last_position: of the row's last token, one before the length at which it ends; ignore_eos: the
     model's end tokens do not end the row; request_ids: the sequence's id, NO_REQUEST in a free
-    slot. Kept by RowBlocks: room: tokens that the row's blocks can hold (in groups with a window,
-    once all that it entered with is computed); next_full: how many tokens have to be computed until
-    its next block is full. token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but
-    for the tokens still to be sampled.
+    slot.
+    Kept by RowBlocks: room: tokens that the row's blocks can hold (in groups with a window, once
+    all that it entered with is computed); next_full: how many tokens have to be computed until its
+    next block is full.
+    token_ids: [num_slots, max_model_len] int32, valid up to num_tokens except for the tokens still
+    to be sampled.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
