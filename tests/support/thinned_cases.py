@@ -68,10 +68,15 @@ def _grouped(
     Cases of a mark that runs elsewhere are left out: their values are not proven here.
     """
     groups: dict[str, list[pytest.Function]] = defaultdict(list)
-    for item in sorted(items, key=lambda item: item.nodeid):
-        elsewhere = any(map(item.get_closest_marker, ("gpu", "slow", "aiter", "whole")))
-        if isinstance(item, pytest.Function) and item.get_closest_marker(mark) and not elsewhere:
-            groups[group_of(item)].append(item)
+    marked = [
+        item
+        for item in items
+        if item.get_closest_marker(mark)
+        and isinstance(item, pytest.Function)
+        and not any(map(item.get_closest_marker, ("gpu", "slow", "aiter", "whole")))
+    ]
+    for item in sorted(marked, key=lambda item: item.nodeid):
+        groups[group_of(item)].append(item)
     return groups
 
 

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import xgrammar
 
 _END = 256
 _CLOSING = frozenset((_END, *b'"}]'))
@@ -23,11 +22,14 @@ class GrammarDraws:
     """Every byte is a token, and there is one that ends the text."""
 
     def __init__(self) -> None:
+        import xgrammar  # with what it imports, a second
+
         tokens = [bytes([byte]) for byte in range(256)] + [b""]
         self._info = xgrammar.TokenizerInfo(
             tokens, xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=[_END]
         )
         self._compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
+        self._matcher_of = xgrammar.GrammarMatcher
         self._bits = np.zeros((1, -(-len(tokens) // 32)), dtype=np.int32)
 
     def compile(self, grammar: str) -> Any:
@@ -36,7 +38,7 @@ class GrammarDraws:
     def draw(self, compiled: Any, random: Random) -> str:
         """A whole text. Bytes are drawn evenly from those allowed, those that close something more
         often, so that texts end."""
-        matcher = xgrammar.GrammarMatcher(compiled)
+        matcher = self._matcher_of(compiled)
         found = bytearray()
         while len(found) < _MOST_BYTES:
             matcher.fill_next_token_bitmask(self._bits)
@@ -50,7 +52,7 @@ class GrammarDraws:
 
     def accepts(self, compiled: Any, text: str) -> bool:
         """Whether a text is one of the grammar's."""
-        matcher = xgrammar.GrammarMatcher(compiled)
+        matcher = self._matcher_of(compiled)
         return matcher.accept_string(text) and matcher.accept_token(_END)
 
     def _choose(self, allowed: list[int], length: int, random: Random) -> int:
