@@ -43,7 +43,7 @@ from atom.tokenizer import SETTINGS_FILE, Tokenizer, read_object
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
 PROCESSOR_FILE = "chat_template.json"
-# What the renderer itself provides; extra arguments of a request may not replace them.
+# Variables of the renderer itself; extra arguments of a request may not replace them.
 RESERVED_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 _KEY = "chat_template"
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")

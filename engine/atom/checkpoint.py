@@ -125,7 +125,7 @@ def find_checkpoint(model: str, revision: str | None = None, *, weights: bool = 
         if weights:
             ensure_snapshot(source, model, revision, bucket)
             return bucket
-        # Apart from a whole one: an engine takes what is marked complete.
+        # Separate from a whole one: an engine uses any folder that is marked complete.
         text = bucket.with_name(f"{bucket.name}--text")
         ensure_snapshot(WithoutWeights(source), model, revision, text)
         return text
@@ -227,7 +227,7 @@ def _as_files_say(checkpoint: Checkpoint) -> Checkpoint:
         named = {read(name): tensor for name, tensor in stored.items()}
         own_head = tied and _has_own_head(named)
     except (AtomError, SizingError, OSError, BoundedJsonError):
-        return checkpoint  # whoever reads the config.json or the weights says what is wrong
+        return checkpoint  # the reader of the config.json or the weights reports the fault
     changes: dict[str, Any] = {}
     if own_head:
         logger.info(

@@ -10,7 +10,7 @@ import ipaddress
 from hashlib import sha256
 
 KINDS = ("addr", "header", "key")
-ANONYMOUS_KIND = "addr"  # of a client that nothing vouches for
+ANONYMOUS_KIND = "addr"  # of an unauthenticated client
 _DIGITS = 12  # of a hash: 48 bits, so that two of a million clients hardly ever share one
 _IPV6_SITE_BITS = 64  # one subscriber has all addresses of such a network
 

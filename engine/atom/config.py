@@ -182,7 +182,7 @@ def _check_nodes(options: EngineOptions) -> None:
     if not 1 <= options.master_port <= 65535:
         raise ConfigError(f"master_port must be within 1 to 65535, got {options.master_port}")
     if options.data_parallel_size > 1 and options.enable_expert_parallel:
-        return  # these ranks are what is divided over nodes: see `_check_experts`
+        return  # these ranks are divided over nodes: see `_check_experts`
     if size % nodes:
         raise ConfigError(
             f"tensor_parallel_size {size} over {nodes} nodes: give a multiple of {nodes}, so that "
@@ -335,7 +335,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         checkpoint.path if options.tokenizer is None else find_checkpoint(options.tokenizer)
     )
     if pooling is not None and pooling.kind == "embed":
-        facts = replace(facts, tie_word_embeddings=True)  # no head of its own is looked at
+        facts = replace(facts, tie_word_embeddings=True)  # a head of its own is not used
     name = options.served_model_name or options.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,

@@ -155,7 +155,7 @@ def main(run: Callable[[Path, Path], None] = convert) -> int:
     folder, target = (Path(argument) for argument in sys.argv[1:])
     try:
         run(folder, target)
-    except Exception as error:  # libraries of three kinds of files, each with errors of its own
+    except Exception as error:  # libraries of three kinds of files, each with its own errors
         lines = str(error).strip().splitlines() or [repr(error)]
         print(f"error: {lines[0]}", file=sys.stderr)
         return 1
@@ -163,6 +163,6 @@ def main(run: Callable[[Path, Path], None] = convert) -> int:
 
 
 if __name__ == "__main__":
-    # transformers imports torch where there is one, and needs none for this: 1.4 s of 2.4.
+    # transformers imports torch if it is installed, and does not need it here: 1.4 s of 2.4.
     sys.modules["torch"] = None  # type: ignore[assignment]
     sys.exit(main())

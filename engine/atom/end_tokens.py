@@ -101,7 +101,7 @@ def _id_in_tokenizer(file: Path, text: str) -> int | None:
                 return token.id
         model = msgspec.json.decode(data, type=_Model).model
     except (OSError, msgspec.DecodeError):
-        return None  # the tokenizer's loader says what is wrong with it
+        return None  # the tokenizer's loader reports the fault
     vocab = None if model is None else model.vocab
     return vocab.get(text) if isinstance(vocab, dict) else None
 

@@ -73,7 +73,7 @@ def kv_events_config(text: str | None) -> KVEventsConfig | None:
             f'--kv-events-config: publisher is {said.publisher!r}; it must be "zmq", or "null" for '
             "none"
         )
-    # SGLang's documents name a publisher and nothing else.
+    # SGLang's documents name only a publisher.
     asked = (
         said.publisher == "zmq"
         if said.enable_kv_cache_events is None

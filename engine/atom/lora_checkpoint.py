@@ -20,7 +20,7 @@ from atom.lora_config import LoraConfig
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PATTERNS = [CONFIG_FILE, WEIGHTS_FILE]
-# Fields that must not say anything, and what an adapter with them is.
+# Fields that must be unset, and the feature that each one means.
 _REFUSED = {
     "use_dora": "DoRA, which scales the base's rows",
     "modules_to_save": "whole modules of its own (modules_to_save)",
@@ -215,7 +215,7 @@ def _whole(file: Path, name: str, value: object) -> int:
 
 
 def _number(file: Path, name: str, value: object) -> float:
-    # JSON's whole numbers may be beyond what a float holds.
+    # JSON's whole numbers may exceed a float's range.
     if not isinstance(value, int | float) or isinstance(value, bool) or not -_MOST < value < _MOST:
         raise AdapterError(f"{file}: {name} must be a finite number, got {repr(value)[:80]}")
     return float(value)

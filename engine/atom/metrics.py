@@ -68,7 +68,7 @@ class Histogram:
         return pairs
 
 
-# Why an answer goes on elsewhere: what computed it ended without notice, or was asked to end.
+# Why an answer continues elsewhere: its process ended without notice, or was asked to end.
 LOST, HANDED_OVER = "lost", "handed_over"
 
 

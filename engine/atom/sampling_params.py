@@ -27,7 +27,7 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 # Tokens of one bad word: as many as the device remembers of every answer that has bad words.
 MAX_BAD_WORD_TOKENS = 16
-# As in vLLM. What a float32 division by it would make of logits is no number.
+# As in vLLM. A float32 division of logits by a smaller one would overflow.
 _GREEDY_BELOW = 1e-5
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1

@@ -32,7 +32,7 @@ from atom.bounded_input.template_calls import (
 )
 from atom.bounded_input.template_work import BoundsError, TemplateWork, bound
 
-OWN_NAMES = "_atom_"  # how what is added to a template begins
+OWN_NAMES = "_atom_"  # the prefix of names added to a template
 _COUNTED, _CALLED, _JOINED, _SIZED = (
     f"{OWN_NAMES}{name}" for name in ("counted", "called", "joined", "sized")
 )
@@ -117,7 +117,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return _sized(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        # What the sandbox puts around a text's format method names that.
+        # The sandbox's wrapper of a text's format method has the method's name.
         name, method = getattr(obj, "__name__", ""), getattr(obj, "__wrapped__", obj)
         owner = getattr(method, "__self__", None)
         if isinstance(owner, (str, int, float, bytes, list, tuple, dict)):

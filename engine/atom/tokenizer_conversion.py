@@ -21,9 +21,9 @@ from atom.utils.cache_folder import cache_folder
 
 # Any of these holds a vocabulary that can be converted.
 VOCABULARIES = ("tekken.json", "tiktoken.model", "tokenizer.model", "vocab.json")
-# What decides the outcome beside them.
+# Other files that affect the result.
 _OTHER_SOURCES = ("tokenizer_config.json", "merges.txt", "added_tokens.json", "config.json")
-_FORMAT = b"2"  # of what is kept, to be counted up where the conversion changes
+_FORMAT = b"2"  # of the cached files; increase it if the conversion changes
 _SECONDS = 600.0  # a vocabulary of 256,000 pieces takes some 20
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",

@@ -94,7 +94,7 @@ class CallObject:
 
     def _begins_value(self, sign: str) -> bool:
         if self._expects is _Expects.COMMA and self.name and (sign in "\"'{" or sign.isalpha()):
-            # Behind the arguments: a comma is missing, or an object is there once too often.
+            # After the arguments: a comma is missing, or an object is repeated.
             self._key, self._expects = "", _Expects.VALUE if sign == "{" else _Expects.KEY
         if self._expects is _Expects.KEY:
             return sign in "\"'_" or sign.isalpha()

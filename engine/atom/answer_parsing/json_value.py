@@ -35,7 +35,7 @@ _COMMENT_END = re.compile(r"[\n<]")
 _ESCAPES = '"\\/bfnrt'
 _CLOSING = {"{": "}", "[": "]"}
 _OPENING = {"}": "{", "]": "[", ")": "["}
-_MOST_AHEAD = 160  # characters behind a quote that are looked at
+_MOST_AHEAD = 160  # characters examined after a quote
 _MOST_KEY_CHARS = 1024
 _LITERAL_CHARS = 32  # of a word that a blank ends
 
@@ -66,9 +66,9 @@ class JsonValue:
         self._expects = _Expects.VALUE
         self._within_key = key
         self._key: list[str] = []  # text of a key whose colon has not come yet
-        self._pending = ""  # a comma, with blanks behind it: dropped if no value follows
+        self._pending = ""  # a comma and blanks: dropped if no value follows
         self._quote = ""  # the one that the string which is open began with
-        self._comment = ""  # what ends it
+        self._comment = ""  # its closing quote
         self._word: list[str] | None = None  # without quotes
         self._unshown: list[str] = []
 

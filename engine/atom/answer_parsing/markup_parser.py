@@ -20,13 +20,13 @@ from atom.answer_parsing.held_text import partial_length
 from atom.answer_parsing.json_value import JsonValue, unwrapped
 from atom.answer_parsing.tools import Tools
 
-MOST_NAME_CHARS = 300  # of a tool's name with what stands around it
+MOST_NAME_CHARS = 300  # of a tool's name with the text around it
 BLANKS = " \t\r\n"
-TOO_MANY = BLANKS + "}]"  # what models write behind the arguments by mistake
+TOO_MANY = BLANKS + "}]"  # signs that models write after the arguments by mistake
 FENCE = "```"
 
 _Found = TypeVar("_Found")
-# Gives its result in the end, and yields wherever it needs more text.
+# Returns its result at the end, and yields whenever it needs more text.
 Reading = Generator[None, None, _Found]
 
 
@@ -41,12 +41,12 @@ class MarkupParser(ABC):
         self._tools = tools
         self._found = FoundCalls()
         self._text = ""  # not decided on yet
-        self._at = 0  # in it, of what is read next
+        self._at = 0  # the index in it to read next
         self._over = False
-        self._ended = False  # by the model: what its last call lacks is added
+        self._ended = False  # by the model: an incomplete last call is closed
         self._in_call = False
         self._read_again = MOST_READ_AGAIN
-        self._behind_call = False  # where only what closes it, or another, is no content
+        self._behind_call = False  # then only its closing marks, or another call, are not content
         self._reading = self._answer()
 
     @property
@@ -72,7 +72,7 @@ class MarkupParser(ABC):
     def _answer(self) -> Reading[None]:
         """Read the answer, to its end and beyond: it waits wherever more may come."""
 
-    # ---- what readings are made of -------------------------------------------------------
+    # ---- the parts of readings -----------------------------------------------------------
 
     def _more(self) -> Reading[None]:
         if self._over:
@@ -109,7 +109,7 @@ class MarkupParser(ABC):
         start = self._at
         while True:
             places = [(at, end) for end in ends if (at := self._text.find(end, start)) >= 0]
-            # One that is not whole yet may stand before one that is.
+            # An incomplete one may come before a complete one.
             held = max(partial_length(self._text, end) for end in ends)
             if places:
                 position, end = min(places)
@@ -236,7 +236,7 @@ class MarkedCallParser(MarkupParser):
 
     marks: tuple[str, ...]  # none is the beginning of another
     _owed: frozenset[str] = frozenset()  # marks that close the last call, and have not come yet
-    _seeks = True  # nothing is held, and a mark is looked for
+    _seeks = True  # no text is held, and a mark is searched for
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)

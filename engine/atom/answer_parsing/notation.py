@@ -183,6 +183,6 @@ def parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) ->
 def argument_value(root: Mapping[str, Any], key: str, *, bare: bool) -> Format:
     """Write the format of a property's value; bare: without a string's quotes."""
     value: Format = {**json_value(root["properties"][key]), "bare": bare}
-    if "$ref" in value["json_schema"]:  # within the whole schema, where references lead
+    if "$ref" in value["json_schema"]:  # within the whole schema, the target of references
         value = {**json_value(root), "bare": bare, "at": ["properties", key]}
     return value

@@ -46,7 +46,7 @@ class ParameterParser(ObjectCallParser):
     lines: ClassVar[bool] = False
     _start = 0  # in the text, of the value that is read
     _searched = 0  # in the text: no value ends before
-    _closed = -1  # in the text, where a call may have been closed within the value
+    _closed = -1  # the index in the text at which a call may have been closed within the value
     _tool = ""
 
     @abstractmethod
@@ -225,7 +225,7 @@ class ParameterParser(ObjectCallParser):
             place, _, mark = min(places)
             behind = yield from self._behind_value(place, mark)
             if behind >= 0:
-                own = behind > place  # the value has an end mark of its own
+                own = behind > place  # the value has its own end mark
                 return self._without_lines(
                     place, int(self.lines) if own else 1 + self.lines
                 ), behind

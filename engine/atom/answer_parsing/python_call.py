@@ -22,7 +22,7 @@ from atom.answer_parsing.call_policy import properties_of
 from atom.answer_parsing.json_words import json_word
 
 _MOST_DEPTH = 64
-_MOST_AHEAD = 64  # characters behind a quote that are looked at
+_MOST_AHEAD = 64  # characters examined after a quote
 _BLANKS = re.compile(r"(?:[ \t\r\n\f\\]|#[^\n]*)*")
 _KEYWORD = re.compile(r"""(\*\*)|(?:([^\W\d]\w*)|"([\w-]+)"|'([\w-]+)')[ \t\r\n]*[=:](?!=)""")
 _PREFIX = re.compile(r"([rRbBuUfF]{0,2})(\"\"\"|'''|\"|')")

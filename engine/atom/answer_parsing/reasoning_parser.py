@@ -79,7 +79,7 @@ class ReasoningCounter(Protocol):
 
 
 class _Within(Enum):
-    OPENING = auto()  # nothing but blanks and a part of the opening mark
+    OPENING = auto()  # only blanks and a part of the opening mark
     REASONING = auto()
     CONTENT = auto()
 
@@ -93,7 +93,7 @@ class ReasoningSplitter:
         self._may_lack_opening = start is ReasoningStart.OPEN
         self._text = ""  # not decided on yet
         self._blanks = BlankHolder()
-        self._at_start = False  # of reasoning, or of the content behind it
+        self._at_start = False  # of reasoning, or of the content after it
         self.reasons = start is ReasoningStart.OPEN  # as far as that is known
 
     @property

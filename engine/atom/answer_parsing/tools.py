@@ -5,5 +5,5 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# By name; the JSON schema of a tool's arguments, None where it takes none.
+# By name: the JSON schema of a tool's arguments, None if it takes none.
 Tools = Mapping[str, Mapping[str, Any] | None]

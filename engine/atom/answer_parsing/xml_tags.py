@@ -27,7 +27,7 @@ def attributes_of(tag: str) -> Mapping[str, str]:
 def _named(tag: str) -> str:
     """Find the name in a tag's text after the mark: an attribute `name`, or the whole text."""
     if tag.startswith('name="') and tag.endswith('"') and '="' not in tag[6:]:
-        return tag[6:-1]  # whatever signs it holds
+        return tag[6:-1]  # with any signs
     found = attributes_of(tag)
     if "name" in found:
         return found["name"]
@@ -59,7 +59,7 @@ class TagReader(MarkupParser):
         if tag[1] == ">" and _named(tag[0]):
             return _named(tag[0])
         self._at = start
-        while tag[1] == "\n" and not tag[0].strip():  # the key stands on the next line
+        while tag[1] == "\n" and not tag[0].strip():  # the key is on the next line
             start += len(tag[0]) + 1
             self._at = start
             tag = yield from self._tag_text(MOST_TAG_CHARS)

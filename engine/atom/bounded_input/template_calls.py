@@ -98,7 +98,7 @@ def bound_filter(name: str, size: int, values: Sequence[Any]) -> None:
     elif name == "wordwrap" and len(texts) > 1:
         bound(len(texts[0]) * max(1, len(texts[1])))
     elif name == "replace" and len(values) >= 3:
-        # The filter makes a text of whatever it is given; its arguments may come by name.
+        # The filter converts any value to a text; its arguments may be given by name.
         text, *others = map(str, values[:3])
         for old, new in itertools.permutations(others):
             _bound_replacement(text, old, new)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 MOST_STEPS = 2_000_000  # turns of loops and calls of macros
 MOST_CHARACTERS = 1 << 24  # of a text; of a list or dict, with all that is in it
 MOST_ITEMS = 1 << 17  # of a list
-MOST_SLOW = 1 << 17  # characters of what is gone through by Python code
+MOST_SLOW = 1 << 17  # characters that Python code processes one by one
 MOST_WORK = 1 << 27  # characters and items that operations read and make
 MOST_BITS = 4096  # of a number
 MOST_NUMBER = 100_000  # that a width, a count or an exponent may be

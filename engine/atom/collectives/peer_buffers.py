@@ -25,7 +25,7 @@ Handle = tuple[Any, ...]
 
 PLACES = 2
 _DATA_BYTES = 4  # of each word of eight
-# Where the device stands among the arguments of rebuild_cuda_tensor.
+# The index of the device among the arguments of rebuild_cuda_tensor.
 _DEVICE = 6
 
 

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made in 
 from atom.utils.listening import listen_everywhere
 
 LOOPBACK = "127.0.0.1"
-# While weights are read a rank may be far behind; one that hangs is told by the core's heartbeat.
+# While weights are read, a rank may be far behind; the core's heartbeat detects one that hangs.
 _PATIENCE = timedelta(days=1)
 
 
@@ -67,7 +67,7 @@ class TorchGroup:
         self._device = place.device
         is_gpu = place.device.type == "cuda"
         if place.on_one_machine:
-            # gloo listens where the host's name leads it, unless it is told.
+            # gloo listens on the address of the host's name by default.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
         dist.init_process_group(
             "nccl" if is_gpu else "gloo",

@@ -19,11 +19,11 @@ from atom.gguf_file.tensor_names import EMBEDDING, HEAD, ROPE_FACTORS
 
 # Architectures by llama.cpp's names, Hugging Face's class of each.
 ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",  # Mistral's too: llama.cpp tells the two not apart
+    "llama": "LlamaForCausalLM",  # Mistral's too: llama.cpp does not distinguish them
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-# Fields that are carried over below a layer's architecture, or say nothing that is computed by.
+# Fields that are converted, or that do not affect the computation.
 _KNOWN = frozenset(
     {
         "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
@@ -39,10 +39,10 @@ _HINTS = {
     "attention.sliding_window": "attention within a window",
     "rope.scale_linear": "scaled positions under their former key",
 }
-# Whatever is stored in fewer bits is dequantised to it, when it is loaded.
+# Tensors with fewer bits are dequantised to it as they are loaded.
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _DEFAULT_DTYPE = "bfloat16"
-# As Llama 3.1 and 3.2 were trained; files hold no numbers but what these make of the frequencies.
+# As Llama 3.1 and 3.2 were trained; files have only the factors of the frequencies.
 _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,

@@ -75,7 +75,7 @@ def said_by_user(messages: Sequence[Message], *, all_results: bool) -> list[Mess
     """Turn results of calls into messages of the user; all_results: if false, only results without
     a call."""
     made: list[Message] = []
-    within = False  # results of a call stand here
+    within = False  # results of a call are here
     for message in named(messages):
         is_result = message.get("role") == "tool"
         if is_result and (all_results or not within):

@@ -287,7 +287,7 @@ class _Finder:
             for each in (Filled.AS_SENT, Filled.FIELDS, Filled.PROPERTIES)
         )
         found = self._best(filled, lacking)
-        # Some show tools beside the user's words alone.
+        # Some templates show tools only with the user's text.
         alone = replace(whole, messages=[probes.said("system", probes.HEAD)])
         alone = replace(alone, loose=[word for word in whole.loose if word != probes.TEXT])
         return self._best((found, _turned(found, needs_user=True)), [alone])

@@ -194,7 +194,7 @@ class MessageShape:
 
     def _arguments(self, sent: Any) -> Any:
         found = read_arguments(sent)
-        if isinstance(found, str):  # no object, whatever it is
+        if isinstance(found, str):  # any text that is not an object
             as_text = self.calls.arguments_as_text or self.calls.any_text
             return found if as_text else {"arguments": found}
         if not self.calls.arguments_as_text:

@@ -15,9 +15,9 @@ from atom.message_shape import probes
 from atom.message_shape.probes import Probe
 from atom.message_shape.shape import MessageShape, Shown
 
-# The template's text, with more variables; None where it raises.
+# The template's text, with more variables; None if it raises.
 RenderWith = Callable[[Shown, Mapping[str, Any]], str | None]
-# By their names, templates that can reason are told to, or not to.
+# The variables by which templates switch reasoning on or off.
 THINKING: Mapping[str, Any] = {"thinking": True, "enable_thinking": True}
 _SWITCHED_OFF: Mapping[str, Any] = {"thinking": False, "enable_thinking": False}
 

@@ -41,7 +41,7 @@ def _late_said_by_user(messages: Sequence[Message]) -> list[Message]:
     often require alternating turns, so such a message joins a neighbouring message of the user, or
     the head's if it follows that directly."""
     made: list[Message] = []
-    turned = False  # the last message is, or holds, what the system says
+    turned = False  # the last message is, or contains, the system's text
     for message in messages:
         late = message.get("role") == "system" and bool(made)
         before = made[-1].get("role") if made else None

@@ -112,7 +112,7 @@ class GgufShard:
                 "shorter; copy or download it again"
             )
         stored = np.frombuffer(data, dtype=np.uint8).reshape(end - first, tensor.row_bytes)
-        with np.errstate(all="ignore"):  # of scales that are no numbers the loader tells
+        with np.errstate(all="ignore"):  # the loader reports scales that are NaN
             values = dequantize(stored, GGMLQuantizationType[tensor.kind.name])
         return values.reshape(end - first, tensor.shape[-1]).astype(np.float32, copy=False)
 

@@ -28,7 +28,7 @@ from atom.sizing.text_part import text_part
 
 logger = logging.getLogger(__name__)
 
-# Names of dtypes in headers, of those that some format holds.
+# Names of the supported dtypes in headers.
 _DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
@@ -40,10 +40,10 @@ _DTYPES = {
     "I64": torch.int64,
     "U8": torch.uint8,
 }
-# Tables that checkpoints hold beside a model's parameters, and that are computed.
+# Tables in checkpoints that the model computes itself.
 _COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")
-# And beside quantised matrices: scales of activations and of a cache, which are found anew for each
-# token here; the order of inputs where it is the natural one; shapes.
+# Unused tensors of quantised matrices: scales of activations and of a cache, which are computed
+# here for each token; the order of inputs if it is the natural one; shapes.
 _BESIDE_QUANTISED = re.compile(
     r"\.(input_scale|input_scale_ub|activation_scale|output_scale|k_scale|v_scale|q_scale|"
     r"g_idx|weight_g_idx|weight_shape)$"
@@ -78,7 +78,7 @@ def plan_load(
     """Match the model's parameters with the tensors in the checkpoint's files. unused: name
     prefixes, up to a dot, of tensors that the model may leave unread. Raises `ModelError`."""
     by_name: dict[str, list[Placement]] = {}
-    fills: dict[str, list[str]] = {}  # of a tensor, what is not missing any more
+    fills: dict[str, list[str]] = {}  # of a tensor: the parameters that it fills
     for placement in wanted:
         for choice in placement.choices:
             for name in choice.names:

@@ -63,7 +63,7 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
     plan = plan_load(wanted, checkpoint, model.unused_tensors())
     done_bytes = 0
     for file, tensors in plan.files.items():
-        # A file that is closed while a thread reads it, after a fault, says that and not the fault.
+        # A file that is closed after a fault, while a thread reads it, would hide the fault.
         with (
             opened(file) as shard,
             _staged(file, shard, wanted) as staged,
@@ -181,7 +181,7 @@ def _is_whole(placement: Placement) -> bool:
 
 def _read(shard: Any, name: str, placement: Placement) -> torch.Tensor:
     if isinstance(shard, GgufShard):
-        # What is converted, or quantised here, is converted from all there is.
+        # A conversion or quantisation needs the whole tensor.
         kept = placement.convert is None and placement.target.dtype in FLOATS
         dtype = placement.target.dtype if kept else torch.float32
         return shard.read(name, placement.region, dtype)

@@ -134,8 +134,8 @@ class Llama3Scaling:
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
         waves = self.original * frequencies / (2 * math.pi)  # that the original context holds
         low, high = self.low_freq_factor, self.high_freq_factor
-        # 0 for fewer than low_freq_factor waves, 1 for at least high_freq_factor. The two are one
-        # number in Llama 4: nothing lies between.
+        # 0 for fewer than low_freq_factor waves, 1 for at least high_freq_factor. The two are
+        # equal in Llama 4, without a range between them.
         keep = ((waves - low) / (high - low)).clamp(0, 1) if high > low else (waves >= high).float()
         return (1 - keep) * frequencies / self.factor + keep * frequencies
 
@@ -220,7 +220,7 @@ def rope_config(
     except KeyError as error:
         raise ModelError(f"config.json: the parameters of {kind} rope lack {error}") from error
     rotary_dim = int(head_dim * share)
-    # Of the proportional kind the frequencies are those of a whole head, of which the first turn.
+    # The proportional kind has the frequencies of a whole head, of which the first rotate.
     if kind == "proportional":
         return RopeConfig(head_dim, 2 * int(share * head_dim // 2), theta, scaling, False, head_dim)
     # Of an odd number the last one's pair turns, too.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-ANY_TOKENS = 2**62  # of a slot whose states are those of whatever its row has behind it
+ANY_TOKENS = 2**62  # of a slot whose states cover all tokens of its row so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from atom.collectives.group import Group
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 
-# Leaves of a matrix that ranks divide: among so many of them without another result.
+# Leaves of a divided matrix: up to so many ranks give the same result.
 LEAVES = 4
 
 Norm = Callable[[Stream, NormWeight], tuple[torch.Tensor, Stream]]

@@ -25,7 +25,7 @@ class WeightFormat(enum.Enum):
     FP8_BLOCKS = "fp8 blocks"  # e4m3; float32 [out / rows, in / columns] of a block
     INT8 = "int8"  # int8; float32 [out, 1]
     INT4 = "int4 groups"  # uint8 [out, in / 2], less a zero point; float16 [out, groups]
-    INT4_ORDERED = "int4 ordered groups"  # the same, and each input says its group
+    INT4_ORDERED = "int4 ordered groups"  # the same, with each input's group
     MXFP4 = "mxfp4"  # e2m1 in uint8 [out, in / 2]; uint8 [out, in / 32], exponents of 2 from -127
     MXFP4_INTERLEAVED = (
         "mxfp4 interleaved"  # the same, of experts, rows by eight (quantised/mxfp4_interleaved.py)
@@ -50,7 +50,7 @@ class Activation(enum.Enum):
 
     SILU = "silu"
     GELU_TANH = "gelu_pytorch_tanh"
-    RELU2 = "relu2"  # without: the square of what is above 0, of one product and not of two
+    RELU2 = "relu2"  # no gate: the square of the positive part, of one product instead of two
 
     @property
     def has_gate(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEME = "s3://"
 _PIECE_BYTES = 8 << 20
 _THREADS = 4
-# Beside the files: the ETag of each one that is whole, and the halves.
+# In the files' folder: the ETag of each complete file, and the incomplete ones.
 _KEPT = ".cache/s3"
 _REMEDY = (
     "check the bucket and prefix, AWS_ENDPOINT_URL and AWS_REGION, and that the credentials "
@@ -125,7 +125,7 @@ def _open_bucket(model: str, bucket: str) -> ObjectStore:
             f"{model}: models in buckets need the package obstore; pip install 'atom-platform[s3]'"
         ) from error
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-    # Only an address that says so itself is spoken to without encryption.
+    # Only an explicit http:// address is used without encryption.
     plain = endpoint.startswith("http://")
     try:
         return S3Store(bucket, client_options={"allow_http": plain})

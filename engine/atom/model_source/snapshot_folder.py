@@ -34,7 +34,7 @@ TEXT_PATTERNS = ["*.json", "*.jinja", "*.model", "*.txt"]
 NEEDED_PATTERNS = [WEIGHTS_PATTERN, *TEXT_PATTERNS]
 # The checkpoint's weights once more, under Mistral's own names.
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
-# Small files next to the weights, and what a client keeps beside them.
+# Small files next to the weights, and a client's own files.
 _SPARE_BYTES = 64 << 20
 
 

@@ -77,6 +77,6 @@ def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
         parameters.setdefault("attention_factor", 1.0)
     else:
         parameters = {"rope_theta": raw.get("rope_theta") or _THETA}
-    # What rotates is counted in elements already.
+    # The rotating part is already given in elements.
     parameters["partial_rotary_factor"] = 1.0
     return rope_config(parameters, net.rope_dim, rope_limits(config))

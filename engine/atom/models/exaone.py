@@ -9,7 +9,7 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.models.decoder.spec import ModelSpec, NormPlacement, decoder_spec, without_positions
 
-_EPSILON = 1e-5  # where config.json does not say
+_EPSILON = 1e-5  # if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

@@ -21,7 +21,7 @@ from atom.models.decoder.spec import (
 
 _QUERY_SCALAR = 256
 _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma 3's defaults
-# Of classes that bound logits and scores unless config.json says otherwise.
+# Defaults of classes that bound logits and scores unless config.json states otherwise.
 _SOFTCAPS = {"Gemma2ForCausalLM": 30.0}
 _SCORE_SOFTCAPS = {"Gemma2ForCausalLM": 50.0}
 

@@ -12,7 +12,7 @@ from atom.model_ops.routing import Routing, Scoring
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 from atom.sizing.layers import Experts
 
-_ROTARY_SHARE = 0.5  # of a head, where config.json does not say
+_ROTARY_SHARE = 0.5  # of a head, if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

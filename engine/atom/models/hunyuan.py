@@ -10,7 +10,7 @@ from atom.errors import ModelError
 from atom.model_ops.routing import Routing
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 
-_EPSILON = 1e-5  # where config.json does not say
+_EPSILON = 1e-5  # if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

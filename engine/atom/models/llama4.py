@@ -17,7 +17,7 @@ from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec, decoder_spe
 from atom.sizing.families.reading import ropes
 
 _EPSILON, _THETA = 1e-5, 500_000.0
-_FLOOR, _SCALE = 8192, 0.1  # of the temperature, where config.json does not say
+_FLOOR, _SCALE = 8192, 0.1  # of the temperature, if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:
@@ -46,7 +46,7 @@ def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -
         return replace(layer, rope=_still(raw, layer.rope))
     norm = NormSpec(eps=layer.norm.eps) if _said(raw, "use_qk_norm", True) else None
     if norm is not None and layer.rope.attention_factor != 1.0:
-        # The norm stands behind the rope in the model, and before it in the kernels: the same, as
+        # The norm is after the rope in the model, and before it in the kernels: the same, as
         # long as a rotation keeps a head's length.
         raise ModelError(
             "config.json: a rope that scales attention is not supported together with use_qk_norm"

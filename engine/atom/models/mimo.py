@@ -9,7 +9,7 @@ from atom.config import ModelConfig
 from atom.models.decoder.spec import ModelSpec, decoder_spec, rope_by_kind
 from atom.models.glm_moe import sigmoid_routing
 
-_EPSILON, _VALUE_SCALE, _ROTARY_SHARE = 1e-5, 0.707, 0.334  # where config.json does not say
+_EPSILON, _VALUE_SCALE, _ROTARY_SHARE = 1e-5, 0.707, 0.334  # if config.json has no value
 _THETA, _WINDOW_THETA = 5_000_000.0, 10_000.0
 
 

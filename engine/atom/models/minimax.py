@@ -9,7 +9,7 @@ from atom.config import ModelConfig
 from atom.model_ops.routing import Routing, Scoring
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 
-_THETA = 5_000_000.0  # where config.json does not say
+_THETA = 5_000_000.0  # if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.models.decoder.spec import ModelSpec, NormPlacement, decoder_spec, rope_by_kind
 
-_EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say
+_EPSILON, _THETA = 1e-5, 500_000.0  # if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

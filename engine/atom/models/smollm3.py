@@ -7,7 +7,7 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
 
-_THETA = 2_000_000.0  # where config.json does not say
+_THETA = 2_000_000.0  # if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

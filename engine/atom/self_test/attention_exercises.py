@@ -67,7 +67,7 @@ def step_of(rows: Sequence[Row], *, padding: int = 0) -> tuple[torch.Tensor, Att
     return torch.cat((positions, padded.clamp_min(0))), step
 
 
-# Whole prompts; then decodes beside a chunk behind its history, as a chunk of its own.
+# Whole prompts; then decodes with a chunk after its history, as a separate chunk.
 STEPS = (
     (Row(0, 20, 20), Row(1, 33, 33), Row(3, 7, 7)),
     (Row(0, 21, 1), Row(3, 8, 1), Row(1, 38, 5)),

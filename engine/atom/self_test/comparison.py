@@ -14,7 +14,7 @@ HALF = torch.float16
 ROUNDING = 2e-3  # of a row in float16
 EPSILON = 0.5  # so large that forgetting it shows
 BFLOAT16 = 16.0  # slack of two of its roundings
-# Roundings of activations to 8 bits, which the reference has none of.
+# Roundings of activations to 8 bits, which the reference does not do.
 EIGHT_BITS = 25.0
 # And to four.
 FOUR_BITS = 75.0

@@ -243,7 +243,7 @@ SIGMOID = Routing(
 )  # fmt: skip
 FNUZ = torch.float8_e4m3fnuz
 
-# By name; the cards that have what it takes.
+# By name; the cards that support it.
 EXERCISES: dict[str, tuple[Callable[[Ops], None], tuple[str, ...]]] = {
     name: (exercise, cards)
     for cards, exercises in {

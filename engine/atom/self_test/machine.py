@@ -122,7 +122,7 @@ def _links(topology: Path, nodes: Sequence[KfdNode]) -> Iterator[Link]:
     """Yield the links between cards, each once; two of them may go by several ways."""
     at = {node.number: node.address for node in nodes}
     found: dict[tuple[int, int], str] = {}
-    for folder in ("p2p_links", "io_links"):  # the second are direct, and say more
+    for folder in ("p2p_links", "io_links"):  # the second are direct, and more specific
         for file in sorted(topology.glob(f"*/{folder}/*/properties")):
             values = read_properties(file)
             ends = sorted((values.get("node_from", -1), values.get("node_to", -1)))

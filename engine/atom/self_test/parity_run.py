@@ -102,7 +102,7 @@ def parity_run(device: str, answer: Answer = answer_on) -> ParityRun:
             ]
             scored = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)
             ours = answer(folder, "cpu", whole, scored)
-        except Exception as error:  # whatever a card makes of it is what is asked for
+        except Exception as error:  # any failure of the card is a result
             return ParityRun(0, 0.0, 0.0, f"{type(error).__name__}: {error}"[:2000])
     return compare(theirs, ours)
 

@@ -194,7 +194,7 @@ def _outcome(backend: str, exercise: str, run: Callable[[], None], device: torch
                 torch.cuda.synchronize()
             repeats = _REPEATS if device.type == "cuda" else 1
             return Outcome(backend, exercise, None, (time.perf_counter() - started) / repeats * 1e6)
-    except Exception as error:  # whatever a kernel raises is what is asked for
+    except Exception as error:  # any failure of a kernel is a result
         return Outcome(backend, exercise, f"{type(error).__name__}: {error}"[:2000])
 
 

@@ -20,8 +20,8 @@ from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 # Each group costs a block table per sequence, and a kind of layer needs one at least.
 MAX_GROUPS = 8
-# Where a window keeps far more of a token than what grows does: groups of few layers each, so that
-# a block is no larger than what grows takes of it.
+# If windows cache far more of a token than the growing layers: groups of few layers each, so that a
+# block is no larger than the growing layers' part.
 MAX_PACKED_GROUPS = 32
 
 
@@ -79,7 +79,7 @@ class CachedLayer(NamedTuple):
     own_bytes: int = 0
 
 
-# Layers by what they see.
+# Layers by the tokens that they see.
 Kinds = Mapping[MaskRule, Sequence[CachedLayer]]
 
 

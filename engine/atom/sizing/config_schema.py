@@ -34,7 +34,7 @@ _KEEPS_NULL = (
     "final_logit_softcapping",
     "attn_logit_softcapping",
 )
-_NEVER_NULL = ("attention_multiplier",)  # which attention would take for a scale of its own
+_NEVER_NULL = ("attention_multiplier",)  # attention would take null for a scale
 _TIES = ("tie_word_embeddings", "tie_embedding")  # null is as if they were absent
 
 
@@ -314,7 +314,7 @@ FIELDS: dict[str, Kind] = {
     "scoring_func": Text(),
     "routed_scaling_factor": Number(0.0, 1e6),
     "norm_topk_prob": Flag(),
-    # what is computed by
+    # the parameters of the computation
     "rms_norm_eps": Number(0.0, 1.0),
     "layernorm_epsilon": Number(0.0, 1.0),
     "norm_eps": Number(0.0, 1.0),

@@ -14,7 +14,7 @@ from atom.sizing.model_facts import ModelFacts
 
 _OWN_MTP = ("DeepseekV4ForCausalLM",)
 _AUX_LAYERS = 3
-_LEAST_LAYERS = 7  # of which three different ones give auxiliary hidden states
+_LEAST_LAYERS = 7  # three different ones give auxiliary hidden states
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:

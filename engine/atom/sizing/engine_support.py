@@ -14,7 +14,7 @@ from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
 from atom.sizing.text_part import WRAPPERS
 
-# By the name in config.json, what people call the models: README and guides say these.
+# By the name in config.json, the models' common names, as in README and guides.
 SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "LlamaForCausalLM": "Llama 2/3",
     "Qwen2ForCausalLM": "Qwen2/2.5",
@@ -56,7 +56,7 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "DeepseekV32ForCausalLM": "DeepSeek V3.2",
     "DeepseekV4ForCausalLM": "DeepSeek V4",
 }
-# What the engine lacks for architectures that transformers has and people ask for.
+# The missing features of requested architectures that transformers has.
 LACKING: dict[str, str] = {
     "MiniMaxM3SparseForConditionalGeneration": (
         "an indexer chooses blocks of tokens that its grouped-query heads attend to, and the "

@@ -17,13 +17,13 @@ from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory, RunLimits
 
 _MIB = 1024**2
-# Checkpoints take a fifth of the memory that is left for the cache, at most.
+# Checkpoints take at most a fifth of the memory that is left for the cache.
 _LEAST_PARTS = 5
-# And one takes as much as the keys and values of so many intervals, at most: what is computed again
-# is less than an interval, and most prefixes keep few of their checkpoints.
+# One checkpoint takes at most as much as the keys and values of so many intervals: less than an
+# interval is recomputed, and most prefixes keep few of their checkpoints.
 _INTERVALS = 4
-# States of sequences that run take so much of what is left beside weights and activations, at most:
-# each then has as much for its keys and values as its states take, on an average.
+# States of running sequences take at most half of the memory that weights and activations leave:
+# on average a sequence's keys and values then have as much memory as its states.
 _STATES_PARTS = 2
 _TABLE_START_TOKENS = 1024
 _SMALL_TABLE_START_TOKENS = 128

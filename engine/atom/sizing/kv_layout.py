@@ -26,8 +26,8 @@ from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.states import StateNet
 
-USUAL_BLOCK_SIZE = 16  # tokens of a block where nothing else is asked for
-_ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, which is bfloat16
+USUAL_BLOCK_SIZE = 16  # default tokens of a block
+_ROTATED_BYTES = 2  # of an element of the rotated key of an fp8 latent, which is bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def kv_layout(
         for alike in counts
         if alike.layer.attention.keeps_tokens
     }
-    # Scales are shared as their elements are where they are as many to an element everywhere.
+    # Scales are shared like their elements if all layers have as many per element.
     apart = len({Fraction(own, shared) for shared, own in sizes.values()}) > 1
     kinds: dict[MaskRule, list[CachedLayer]] = {}
     for index, layer in enumerate((*facts.layers, *speculation.proposing_layers(facts))):

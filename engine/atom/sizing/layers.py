@@ -23,8 +23,8 @@ class CacheKind(enum.StrEnum):
     FULL = "full attention"  # K and V of every token, by KV head
     WINDOW = "sliding window"  # K and V of the newest tokens
     LATENT = "MLA latent"  # one compressed row of every token, for all heads
-    ENTRIES = "compressed entries"  # one row of so many tokens, for all heads
-    STATE = "linear attention"  # one state, whatever the number of tokens
+    ENTRIES = "compressed entries"  # one row per several tokens, for all heads
+    STATE = "linear attention"  # one state, for any number of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

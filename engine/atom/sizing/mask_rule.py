@@ -18,10 +18,10 @@ class MaskKind(enum.StrEnum):
 
     CAUSAL = "causal"  # everything up to the query
     SLIDING_WINDOW = "sliding window"  # the newest tokens, the query's own included (Mistral)
-    CHUNKED = "chunked"  # what is in the query's own chunk, of chunks that lie end to end (Llama 4)
+    CHUNKED = "chunked"  # the tokens in the query's chunk, of contiguous chunks (Llama 4)
 
 
-# By which KV events name what the layers of a block see.
+# The names in KV events of the tokens that a block's layers see.
 _KV_CACHE_SPEC_KINDS = {
     MaskKind.CAUSAL: "full_attention",
     MaskKind.SLIDING_WINDOW: "sliding_window",

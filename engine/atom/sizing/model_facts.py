@@ -61,7 +61,7 @@ class ModelFacts:
     mtp_prefix: str = ""
     mtp_alias: str = ""
     per_layer_vocab_size: int = 0
-    # Counted once: what is told of a model sums over its layers again and again.
+    # Counted once: many sums over a model's layers use the counts.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
 

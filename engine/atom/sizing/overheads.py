@@ -24,14 +24,15 @@ _GIB = 1024**3
 # x86-64; the allocator's slack makes it 700.
 CPU_RUNTIME_BYTES = 700 * _MIB
 # Context, kernels and decode graphs, give or take 1 GiB: no AMD device was measured yet, and the
-# engine replaces it by what it measures.
+# engine replaces it by a measurement.
 GPU_RUNTIME_BYTES = 3 * _GIB // 2
 # The driver reports slightly less than the nominal size, and the allocator fragments.
 GPU_SAFETY_FRACTION = 0.02
 
-# What ranks reach each other by, between half and twice of it. The library (RCCL, NCCL) keeps by
-# default 4 MiB for each of up to 32 channels, in both directions. Kernels that add up few rows keep
-# two rooms of 64 MiB (AITER's), or of each rank some rows twice, in words of which half is data.
+# Memory for communication between ranks, accurate within a factor of two. The library (RCCL, NCCL)
+# keeps by default 4 MiB for each of up to 32 channels, in both directions. Kernels that add up few
+# rows keep two buffers of 64 MiB (AITER's), or some rows of each rank twice, in words that are half
+# data.
 _LIBRARY_BYTES = 2 * 32 * 4 * _MIB
 _ROOM_BYTES = 2 * 64 * _MIB
 _PLACES, _BYTES_OF_A_WORDS_BYTE = 2, 2
@@ -42,12 +43,12 @@ _PLACES, _BYTES_OF_A_WORDS_BYTE = 2, 2
 _MOST_ROWS_OF_A_SUM = 256
 _MOST_SENT_BYTES = 3 * 2**19  # by one rank of more than two, to all others
 
-_LOGITS_BYTES = 4  # logits are float32 whatever the model's dtype
+_LOGITS_BYTES = 4  # logits are float32 for any dtype of the model
 _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilities
-# An indexer scores as many tokens at once as this many float32 hold; what it selects are int64.
+# An indexer scores as many tokens at once as this many float32 hold; its selections are int64.
 MOST_SCORES = 2**25
 _SCORE_BYTES, _PLACE_BYTES = 4, 8
-# Of queries against a window and entries: scores, these beside sinks, and what their softmax is.
+# For queries against a window and entries: scores, scores with sinks, and their softmax.
 MOST_ENTRY_SCORES = 2**22
 _SCORE_COPIES = 3
 
@@ -133,11 +134,11 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     heads = -(-attention.num_heads // ranks)
     latent, net = attention.latent, attention.state
     if net is not None:
-        # Before and behind the convolution and in float32, and a gate and an output of values.
+        # Before and after the convolution and in float32, and a gate and an output of values.
         values = net.value_heads * net.value_dim
         return -(-(4 * net.conv_channels + 4 * values) // ranks)
     if attention.compressed is not None:
-        # Queries as they come, normed, rotated, and what they found; what is kept comes in parts.
+        # Queries as projected, normed, rotated, and their results; cached elements come in parts.
         return 4 * heads * attention.head_dim + _kept_width(attention, attention.compressed)
     if latent is None:
         gates = heads if attention.output_gate else 0
@@ -162,10 +163,10 @@ def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:
     if not sharding.expert_parallel:
         inner = -(-inner // ranks)
     # Every token goes through several experts, and each gives an output of the hidden size. Of
-    # ranks with tokens of their own, all may come to one.
+    # ranks with their own tokens, all may be sent to one.
     routed = sharding.sharing * experts.per_token * (3 * inner + facts.hidden_size)
     if mlp.is_beside:
-        beside += 2 * facts.hidden_size  # what the MLP gives, and what the experts are given
+        beside += 2 * facts.hidden_size  # the MLP's output, and the experts' input
     return routed + beside + 3 * -(-experts.shared_intermediate_size // ranks)
 
 

@@ -25,7 +25,7 @@ from atom.sizing.quantization import Quantization
 
 _MOST_RULES = 4096  # a hostile config.json must not stop a start
 _STARS = re.compile(r"[*?\[]")
-# A pattern that may tell one expert of a layer from another.
+# A pattern that may distinguish the experts of a layer.
 _ONE_EXPERT = re.compile(r"experts\W{0,3}[\d\[(\\]")
 
 

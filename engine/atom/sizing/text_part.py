@@ -15,7 +15,7 @@ from atom.sizing.config_schema import checked
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.layers import ExpertsBlock, Stacking
 
-# What the whole checkpoint says counts for the text part, which may only repeat a default.
+# Fields of the whole checkpoint override the text part's, which may only repeat a default.
 _OF_THE_WHOLE = (
     "dtype",
     "torch_dtype",
@@ -24,7 +24,7 @@ _OF_THE_WHOLE = (
     "bos_token_id",
     "tie_word_embeddings",
 )
-# As Gemma 3's class has them: transformers 4 wrote of a nested config only what differs.
+# Defaults of Gemma 3's class: transformers 4 wrote only the differences of a nested config.
 _GEMMA3 = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -157,7 +157,7 @@ _TEXT_NAMES = {
     "language_model.lm_head.": "lm_head.",
     **dict.fromkeys(_DECODER_NAMES, "model."),
 }
-# And those of what a text model has no use for.
+# Tensors that a text model does not use.
 _OTHER_PARTS = (
     "vision_tower.",
     "vision_model.",
@@ -169,7 +169,7 @@ _OTHER_PARTS = (
 )
 
 
-# Where config.json names no architecture, what transformers makes of its model_type.
+# If config.json names no architecture: transformers' class for its model_type.
 ARCHITECTURES: dict[str, str] = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",

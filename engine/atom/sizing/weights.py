@@ -30,10 +30,10 @@ from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.weights import state_floats, state_projections, state_vectors
 
 _FLOAT32_BYTES = 4
-_TABLE_BYTES = 8  # of an expert's number, of those that are looked up by token
+_TABLE_BYTES = 8  # of an expert's number in the table by token
 _INPUTS = "inputs of each layer"
-PER_LAYER_INPUT = "per_layer_"  # how names of the matrices of a layer's own inputs begin
-# How names of the matrices of a layer's attention begin, below the layer.
+PER_LAYER_INPUT = "per_layer_"  # the prefix of the matrices of a layer's own inputs
+# The prefixes of the matrices of a layer's attention, below the layer.
 ATTENTION_MODULES = ("self_attn.", "linear_attn.")
 
 

@@ -17,15 +17,15 @@ from atom.speculative_config import SpeculativeConfig
 
 Slots = NDArray[np.intp]
 
-# What is thought of a row before anything is known: how often the first of its drafts holds where
-# the drafts before failed and where they held, and any further one behind one that held; how many
-# drafts these opinions weigh; how much of what was seen is remembered from draft to draft.
+# Priors of a row: the acceptance of its first draft after a rejection and after a full acceptance,
+# and of any further draft after an accepted one; the weight of the priors in drafts; the share of
+# earlier observations that is remembered from draft to draft.
 _PRIOR_FIRST, _PRIOR_FURTHER, _PRIOR_WEIGHT = (0.2, 0.5), 0.7, 4.0
 _MEMORY = 0.9
-# A row for which no draft pays tries one all the same: at once, unless it costs more than so many
-# steps, and then after so many times as many steps each time, until that takes this share of them.
+# A row for which no draft pays still tries one: at once, unless it costs more than so many steps,
+# and then at intervals that grow by this factor, until the tries take this share of the steps.
 _MOST_AT_ONCE, _RARER, _TIME_FOR_TRIES = 1.5, 4, 0.005
-_LONGEST_RUN = 20.0  # steps with drafts that all hold, one after the other, that are counted on
+_LONGEST_RUN = 20.0  # consecutive fully accepted steps that are expected at most
 _LEVELS = 100  # of a chance
 
 
@@ -82,7 +82,7 @@ class AdaptiveDraftLengths:
     def __init__(self, most: int, num_slots: int, cost: Costs) -> None:
         self._lengths = np.arange(most + 1, dtype=np.float64)
         self._cost = cost
-        # Of first drafts, behind some of which one failed, and behind some that all held.
+        # Of first drafts, after a rejection, and after a full acceptance.
         self._first = (_Chances(num_slots), _Chances(num_slots))
         self._further = _Chances(num_slots)
         # By a chance in hundredths: tokens that k drafts give whose first one holds.
@@ -90,7 +90,7 @@ class AdaptiveDraftLengths:
         chances = np.arange(_LEVELS)[:, None] / _LEVELS
         self._tokens[:, 1:] = np.cumsum(chances ** self._lengths[:-1], axis=1)
         self._goes_well = np.zeros(num_slots, dtype=np.bool_)  # the last drafts all held
-        self._pause = np.zeros(num_slots, dtype=np.int64)  # steps behind the last try; 0: none yet
+        self._pause = np.zeros(num_slots, dtype=np.int64)  # steps after the last try; 0: none yet
         self._next_try = np.zeros(num_slots, dtype=np.int64)  # by steps; 0: none is set
         self._step = self._all_rest_until = 0
 

@@ -67,7 +67,7 @@ class DraftModelProposer:
         assert drafting.hidden is not None, "room was made by this proposer"
         slots, ahead, told = drafting.slots, drafting.ahead, drafting.drafts.token_ids
         newest = told.index_select(1, ahead).squeeze(1)
-        # A row that wants fewer goes on in its last place, which the step writes anew.
+        # A row that wants fewer overwrites its last place, which the step rewrites.
         place = torch.minimum(drafting.wanted, ahead)
         inputs = self._ops.prepare_drafted(slots, place, newest, self._state, self._block_size)
         # On the CPU the longest context is worth knowing; on a device it is not asked for.

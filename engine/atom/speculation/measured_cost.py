@@ -33,7 +33,7 @@ class MeasuredCost:
         near = [step for step in timed if not step.context]
         self._plain = _Curve([(step.rows, step.seconds) for step in near if step.drafts == 0])
         self._drafted = _Curve([(2 * step.rows, step.seconds) for step in near if step.drafts == 1])
-        # From the second draft on a step costs what its tokens do, and what making it takes.
+        # From the second draft on, a step costs as much as its tokens, plus making the draft.
         self._further = _Curve(
             [
                 (step.rows, max(0.0, step.seconds - self._of_tokens(step)) / (step.drafts - 1))
@@ -42,7 +42,7 @@ class MeasuredCost:
             ]
             or [(1, 0.0)]
         )
-        # Of a row and a token of its context: seconds without drafts, and what each draft adds.
+        # Per row and token of its context: seconds without drafts, and for each draft.
         far = {step.drafts: self._a_token(step) for step in timed if step.context}
         self._attended = far.get(0, 0.0)
         self._again = max(

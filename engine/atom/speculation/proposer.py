@@ -54,7 +54,7 @@ class Drafting:
 
 
 class Proposer(Protocol):
-    catches_up: bool  # makes drafts one after the other, and is told of every step (`catch_up`)
+    catches_up: bool  # makes drafts one after the other, and gets every step's results (`catch_up`)
 
     def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
         """Allocate drafts for these rows; there are blocks for the wanted ones."""

@@ -19,8 +19,8 @@ from atom.sizing.weights import Sharding
 
 # Tokens whose products take as long as reading the weights does.
 _TOKENS_PER_READING = {"cpu": 6.0, "gpu": 128.0}
-# What could be read while drafts are made, placed and verified: as measured with atom-tiny on two
-# cores; of about 0.3 ms on a card, whose steps are launched one by one where none were timed.
+# Bytes that could be read while drafts are made, placed and verified: measured with atom-tiny on
+# two cores; for about 0.3 ms on a card, whose steps are launched one by one if none were timed.
 _DRAFTING_BYTES = {"cpu": 5e6, "gpu": 1.2e9}
 
 # And while a layer is launched for one draft.

@@ -68,7 +68,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         asked = [kind for kind in _KINDS if getattr(self, kind) not in (None, False)]
-        if self.json is False:  # the schema that nothing satisfies, not an absent one
+        if self.json is False:  # the schema that no value satisfies, not an absent one
             asked.insert(0, "json")
         if len(asked) != 1:
             found = " and ".join(asked) or "none"
@@ -76,7 +76,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.json is not None:
             text = self._schema_text()
             self._check_text("the JSON schema", text, MAX_SCHEMA_CHARS)
-            # As text it crosses the wire whatever its numbers are: a message's have 64 bits.
+            # As text it crosses the wire with any numbers: a message's have 64 bits.
             msgspec.structs.force_setattr(self, "json", text)
         elif self.regex is not None:
             self._check_text("the regular expression", self.regex, MAX_REGEX_CHARS)

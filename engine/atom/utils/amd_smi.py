@@ -68,5 +68,5 @@ def _facts(library: Any, card: Any) -> CardFacts:
 def _told(ask: Callable[[], Fact]) -> Fact | None:
     try:
         return ask()
-    except Exception:  # AmdSmiLibraryException of what is not supported; AttributeError of old ones
+    except Exception:  # AmdSmiLibraryException if unsupported; AttributeError of old versions
         return None

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from atom.utils.forward_context import EqualPrompts, LongChunk
 
-# Of tiles and pieces: the longest bounds what is gathered of the cache at a time, the shortest what
-# is left over. Each pair of lengths is a plan of some 40 ms at the start.
+# Lengths of tiles and pieces: the longest bounds the tokens gathered from the cache at a time, the
+# shortest the remainder. Each pair of lengths needs a plan of some 40 ms at the start.
 _LENGTHS = (8192, 4096, 1024)
 # Of a chunk's queries, at least this share is in tiles, or the paged kernel computes all of them.
 _LEAST_SHARE = 1 / 2
 # Queries in tiles times tokens that the last of them sees: below, calls take the host longer than
-# they spare a small model's device. A prompt's rest is computed beside more than itself.
+# they save on a small model's device. A prompt's rest is computed together with its leading part.
 _LEAST_SEEN, _LEAST_SEEN_BY_REST = 1 << 26, 1 << 25
 
 

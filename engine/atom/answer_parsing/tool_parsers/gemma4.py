@@ -64,7 +64,7 @@ class Gemma4Parser(MarkedCallParser):
                 if (yield from self._one_of(*_CLOSING)):
                     return True
                 if not (yield from self._argument()):
-                    # What is no argument belongs to a call that has others.
+                    # Text that is not an argument belongs to a call that has others.
                     if self._in_call:
                         yield from self._rest_up_to(CALL_END)
                         self._at -= len(CALL_END)

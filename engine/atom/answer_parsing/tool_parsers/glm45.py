@@ -31,7 +31,7 @@ class Glm45Parser(ParameterParser):
     openings = (KEY,)
     call_ends = (CALL_END,)
     strays = (VALUE_END, KEY_END, VALUE)
-    _joined = ""  # a key that stands behind the name without a mark
+    _joined = ""  # a key that follows the name without a mark
 
     def _call(self, mark: str) -> Reading[bool]:
         if (yield from self._blanks()) in "{[":

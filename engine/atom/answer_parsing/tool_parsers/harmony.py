@@ -67,7 +67,7 @@ class HarmonyParser(MarkupParser):
         super().__init__(tools)
         self._start = start
         self._calls = calls
-        self._told: set[Within] = set()  # what there has been a message of
+        self._told: set[Within] = set()  # the kinds of earlier messages
         self.within = Within.HEAD
 
     def _answer(self) -> Reading[None]:

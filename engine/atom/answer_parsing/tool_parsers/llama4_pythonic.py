@@ -228,6 +228,6 @@ def _keyword(schema: Mapping[str, Any], key: str) -> Format:
     plain = set(schema["properties"][key]) <= ANNOTATIONS
     if plain and argument_types(schema, key) == {
         "boolean"
-    }:  # as Python says it, which JSON does not
+    }:  # Python's spelling, which JSON does not have
         value = one_of(value, text("True"), text("False"))
     return sequence(text(f"{key}="), value)

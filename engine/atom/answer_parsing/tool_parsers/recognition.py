@@ -68,8 +68,8 @@ from atom.answer_parsing.tool_parsers.table import (
 from atom.message_shape import TemplateSigns
 from atom.message_shape.signs import ARGUMENTS, CALLED, SAID, THOUGHT
 
-# What a template tells the model of its family's calls, beside the tools; all of a row's texts, and
-# the first row that is found counts.
+# The texts with which a template describes its family's calls, besides the tools. All texts of a
+# row must occur; the first such row applies.
 _TOLD: Sequence[tuple[Sequence[str], CallFormat]] = (
     ((deepseek_v32.DSML,), DEEPSEEK_V32),
     ((deepseek_v3.CALL, "```json"), DEEPSEEK_V3),
@@ -95,7 +95,7 @@ _TOLD: Sequence[tuple[Sequence[str], CallFormat]] = (
     ((hermes.OPENING, '"arguments"'), HERMES),
     (('"parameters": ', "ipython"), LLAMA3_JSON),
 )
-# Of these marks a vocabulary has tokens only where the model was taught to write them.
+# A vocabulary has tokens for these marks only if the model was taught to write them.
 _TAUGHT = (
     (deepseek_v32.DSML, DEEPSEEK_V32), (kimi_k2.CALL, KIMI_K2), (lfm2.START, LFM2),
     (gemma4.CALL, GEMMA4), (deepseek_v3.CALL, DEEPSEEK_V31), (mistral.CALLS, MISTRAL_LIST),

@@ -18,7 +18,7 @@ from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import AttentionShape, LayerCache
 
-# Keys and values of a step, unrotated, for layers of the group that have none of their own.
+# Keys and values of a step, unrotated, for layers of the group without their own.
 _SHARED = "shared keys and values"
 
 

@@ -100,7 +100,7 @@ class DeltaNetState(RecurrentState):
         kept = DeltaSlots(self._delta, self._states, self._tails)
         step, inputs = self._entered(tokens.qkv, tokens.b, tokens.a)
         runs = self._step.state_runs
-        if runs is not None:  # of drafts that held nobody asks for the answer
+        if runs is not None:  # the answers of accepted drafts are not needed
             z = z[runs.tokens.clamp(max=len(z) - 1)]
         net = self._ops.gated_delta_net(DeltaTokens(*inputs), z, weight, kept, step)
         return self._left(net)

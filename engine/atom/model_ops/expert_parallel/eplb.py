@@ -94,7 +94,7 @@ def _packed(
     each = load / copies
     held: list[set[int]] = [set() for _ in range(ranks)]
     loads = [0.0] * ranks
-    # Those with the most copies first: what comes last may find no rank without one.
+    # Experts with the most copies first: a later one may find no rank without a copy.
     for expert in sorted(range(len(load)), key=lambda e: (-copies[e], -each[e], e)):
         for _ in range(int(copies[expert])):
             having = [r for r in range(ranks) if len(held[r]) < slots and expert not in held[r]]

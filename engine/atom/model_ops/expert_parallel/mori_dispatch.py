@@ -24,8 +24,8 @@ from atom.model_ops.routing import Routed
 
 # More than a card has compute units wait for each other for ever; 80 is the fewest of a card's.
 _BLOCKS, _WARPS = 80, 8
-# Of them those that send to other nodes. Tokens are lost or doubled without a word unless 8 divides
-# it, and there is no end unless some are left for the own node (ROCm/mori#507).
+# The blocks that send to other nodes. Tokens are silently lost or doubled unless 8 divides the
+# number, and the kernel hangs unless some are left for the own node (ROCm/mori#507).
 _REMOTE_BLOCKS = 40
 _GROUP = "default"
 _DTYPES = (torch.bfloat16, torch.float32)
@@ -79,14 +79,14 @@ class MoriDispatch:
         tokens = x.shape[0]
         if not tokens:
             x, routed = self._one_of_no_weight(x)
-        # Ids of other ranks' padding are none: they go to where they cost nothing, of no weight.
+        # Ids of other ranks' padding are invalid: send them to the cheapest place, without weight.
         ids = routed.ids.clamp_min(0).contiguous()
         weights = routed.weights.masked_fill(routed.ids < 0, 0.0)
         arrived, weights, _, indices, count = self._op.dispatch(
             input=x.contiguous(), weights=weights, scales=None, indices=ids
         )
         self._sent = ids
-        # Behind the rows that have come is what was there before.
+        # The rows after those that arrived hold stale data.
         is_there = torch.arange(len(indices), device=indices.device).unsqueeze(1) < count
         own = own_share(Routed(indices, weights), self._rank * slots)
         present = torch.where(is_there, own.ids, -1)

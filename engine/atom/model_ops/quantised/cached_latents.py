@@ -12,7 +12,7 @@ import torch
 from atom.model_ops.quantised.cached_heads import quantise_heads
 from atom.model_ops.values import IndexCache, LatentCache
 
-ROTATED_DTYPE = torch.bfloat16  # of rotated keys beside latents in fp8, whatever the model's is
+ROTATED_DTYPE = torch.bfloat16  # of rotated keys of fp8 latents, for any dtype of the model
 
 
 def store_entries(cache: LatentCache, entries: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

@@ -167,7 +167,7 @@ def side_by_side(
         dtypes=(torch.float8_e4m3fn,) if fp8 else (torch.int8,),
         convert=lambda read: _bytes(read[0]) if outputs else _transposed_bytes(read[0]),
     )
-    # Of several projections FBGEMM's scales lie along the inputs' side, of one along the outputs'.
+    # FBGEMM's scales are along the inputs for several projections, along the outputs for one.
     flat = outputs or place.all_rows == matrix.rows
     yield Placement(
         name=f"{part.name}_scale",

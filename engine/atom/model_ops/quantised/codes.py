@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-FP8_MAX = 448.0  # of e4m3fn; e4m3fnuz reaches 240, and its bits stand for half
+FP8_MAX = 448.0  # of e4m3fn; e4m3fnuz reaches 240, and its bits mean half as much
 _FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4_MAX = _FP4_VALUES[-1]
 _NEGATIVE_ZERO = 0x80

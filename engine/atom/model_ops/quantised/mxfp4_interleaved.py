@@ -18,7 +18,7 @@ from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 ROWS_TOGETHER = 8  # rows
 _CODES, _EXPONENTS = 64, 8  # of a row side by side, in bytes
 _GROUP = 32  # inputs
-_LEAST = 64  # inputs, of which a row has a multiple
+_LEAST = 64  # inputs; a row has a multiple of them
 
 
 def can_interleave(w: LinearWeight) -> bool:

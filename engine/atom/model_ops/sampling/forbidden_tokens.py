@@ -57,6 +57,6 @@ def forbid_bad_words(logits: torch.Tensor, words: BadWords) -> None:
 
 
 def _lower(logits: torch.Tensor, at: torch.Tensor, holds: torch.Tensor) -> None:
-    # The least of both, so that what does not hold takes back no other ban.
+    # The minimum of both, so that a word that does not apply does not lift another ban.
     ceiling = torch.where(holds, -torch.inf, torch.inf)
     logits.view(-1).scatter_reduce_(0, at, ceiling, "amin")

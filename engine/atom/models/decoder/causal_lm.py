@@ -138,7 +138,7 @@ class CausalLM(nn.Module):
     def run_dummy_batch(self) -> None:
         """Compute the layers' experts for other ranks' tokens, in a step without any of ours."""
         for layer in self.model.layers:
-            for module in layer.children():  # beside an MLP, in its place, or none
+            for module in layer.children():  # in parallel with an MLP, in its place, or none
                 if isinstance(module, MoE):
                     module.run_dummy_batch()
 

@@ -35,7 +35,7 @@ class GatedGroupNorm(nn.Module):
             by_group = wide.unflatten(1, (-1, each))
             mean = by_group.square().mean(-1, keepdim=True)
             unit = (by_group * torch.rsqrt(mean + self._eps)).flatten(1)
-        else:  # a rank's are of one group, of which others have the rest
+        else:  # a rank has a part of one group, and other ranks have the rest
             squares = wide.new_zeros(len(wide), self._groups)
             number = self._own[0] // each
             squares[:, number] = wide.square().sum(-1)

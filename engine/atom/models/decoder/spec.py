@@ -54,7 +54,7 @@ class NormPlacement(enum.Enum):
     """The places of norms around a layer's attention and MLP."""
 
     BEFORE = enum.auto()
-    AROUND = enum.auto()  # and one behind (Gemma 2 and 3)
+    AROUND = enum.auto()  # and one after (Gemma 2 and 3)
     BEHIND = enum.auto()  # and none before (OLMo 2 and 3, EXAONE 4)
 
 

@@ -74,7 +74,7 @@ class Eagle3Draft(DraftModel):
                 yield name if in_layer == name else f"{prefix}{in_layer}", module
 
     def unused_tensors(self) -> tuple[str, ...]:
-        # What the draft vocabulary is of the model's is said twice; the embedding is the model's.
+        # The checkpoint has the draft vocabulary's map twice; the embedding is the model's.
         return ("t2d", "embed_tokens.", "model.embed_tokens.")
 
 

@@ -11,7 +11,7 @@ from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
 from atom.models.glm_moe import sigmoid_routing
 from atom.sizing.families.kimi_linear import kimi_linear_fields
 
-_EPSILON, _SCALE = 1e-5, 2.446  # where config.json does not say
+_EPSILON, _SCALE = 1e-5, 2.446  # if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

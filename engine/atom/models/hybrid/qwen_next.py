@@ -10,7 +10,7 @@ from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
 from atom.models.decoder.spec import ModelSpec, NormSpec, decoder_spec
 
-_ROTARY_SHARE = 0.25  # of a head, where config.json does not say
+_ROTARY_SHARE = 0.25  # of a head, if config.json has no value
 
 
 def spec(config: ModelConfig) -> ModelSpec:

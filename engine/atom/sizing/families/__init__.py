@@ -108,7 +108,7 @@ FAMILIES: dict[str, Family] = {
         mtp_key="mtp_num_hidden_layers",
         mtp_prefix="mtp.",
     ),
-    # Its config.json does not say that its checkpoints have a layer that predicts.
+    # Its config.json does not mention the MTP layer of its checkpoints.
     "Qwen3NextForCausalLM": Family(
         qwen3_next,
         experts_block=ExpertsBlock(shared="shared_expert"),
@@ -149,7 +149,7 @@ FAMILIES: dict[str, Family] = {
     "GptOssForCausalLM": Family(gpt_oss, experts_block=_GPT_OSS_BLOCK),
     "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK, turned_experts=True),
     "MiniMaxM2ForCausalLM": Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
-    # Its checkpoints have three layers that predict, of which its config.json says nothing.
+    # Its checkpoints have three MTP layers, which its config.json does not mention.
     "MiMoV2FlashForCausalLM": Family(
         mimo_v2, mtp_prefix="model.mtp.", mtp_layer=mimo_v2_mtp, mtp_alias="model.decoder"
     ),

@@ -23,7 +23,7 @@ _RATES = {_SPARSE: 4, _HEAVY: 128}
 _RATE_KEYS = {_SPARSE: "compress_rate_csa", _HEAVY: "compress_rate_hca"}
 _EXPERTS, _EXPERTS_BY_TOKEN = "moe", "hash_moe"
 _ROTARY_SHARE = 0.125
-# Names of what is in others before those that are in any, since the first pairs count first.
+# Longer names before their parts, since earlier pairs take precedence.
 _NAMES = (
     ("attn.norm", "self_attn.kv_norm"),
     ("attn", "self_attn"),

@@ -212,7 +212,7 @@ def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
     )
     if not windowed:
         return attention
-    before = optional(config, "sliding_window_size")  # tokens beside the query's own
+    before = optional(config, "sliding_window_size")  # tokens besides the query's own
     window = positive(config, "sliding_window", default=129) if before is None else before + 1
     heads = positive(config, "swa_num_key_value_heads", default=2 * plain.num_kv_heads)
     if plain.num_heads % heads:

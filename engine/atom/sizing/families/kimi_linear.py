@@ -13,7 +13,7 @@ from atom.sizing.families.reading import is_narrow, numbers
 from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts
 from atom.sizing.states import StateKind, StateNet
 
-# As its own config.json spells what others have.
+# Its config.json's spelling of the usual fields.
 _FIELDS = {
     "model_max_length": "max_position_embeddings",
     "moe_renormalize": "norm_topk_prob",

@@ -19,10 +19,10 @@ from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import Family
 
 _HEADS = re.compile(r"(ForCausalLM|ForConditionalGeneration|LMHeadModel)$")
-_LIKE = 0.7  # of letters, from where on a name says something
+_LIKE = 0.7  # of letters; more similar names are related
 _SAME_KEYS = 0.6
 _LAYERS = 8  # that are read: kinds of layers repeat within these
-# Which no family is told from another by.
+# Keys that distinguish no family from another.
 _ALL_HAVE = frozenset(
     {
         "architectures",
@@ -109,7 +109,7 @@ def _keys_like(config: Config, family: Family) -> float:
         for index in range(_LAYERS):
             family.layer(read, index)
     except ModelFactsError:
-        pass  # it was made for others: what it asked for until then counts
+        pass  # it is for other models: the keys that it has read until then count
     own = has - _ALL_HAVE
     asked = read.asked - _ALL_HAVE
     return len(own & asked) / (len(own | asked) or 1)

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-_ELEMENT_BYTES = 4  # float32: what thousands of tokens add up would lose its digits in less
+_ELEMENT_BYTES = 4  # float32: a sum over thousands of tokens would lose its digits in less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +93,11 @@ class ConvShape(StateShape):
 class StateKind(enum.StrEnum):
     """The matrices that a checkpoint has for a layer with a state; a plan's JSON has the name."""
 
-    DELTA_NET = "gated delta net"  # a matrix for each part, of which some are joined
+    DELTA_NET = "gated delta net"  # a matrix for each part; some are joined
     DELTA_NET_BY_KEY_HEAD = "gated delta net by key head"  # two, each key head's parts together
     KIMI_DELTA = "Kimi Delta Attention"  # a matrix and a convolution each of q, k and v
     MAMBA2 = "Mamba-2"  # one of gates, values, keys, queries and steps
-    SHORT_CONV = "short convolution"  # one of gates before and behind, and of values
+    SHORT_CONV = "short convolution"  # one matrix of input gates, output gates and values
 
 
 _SHAPES: dict[StateKind, type[StateShape]] = {

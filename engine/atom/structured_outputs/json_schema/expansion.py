@@ -192,7 +192,7 @@ class Expansion:
             raise refusal(path, "oneOf", "is not kept beside unevaluated keywords; write anyOf")
         if "unevaluatedProperties" in schema:
             rest = (Place((*path, "unevaluatedProperties")),)
-            # Not all validators count what additionalProperties took as evaluated.
+            # Not all validators count members of additionalProperties as evaluated.
             always = schema["unevaluatedProperties"] is False
             found = [replace(case, members=_sealed(case.members, rest, always)) for case in found]
         if "unevaluatedItems" in schema:

@@ -135,7 +135,7 @@ class Inhabitation:
 
     def _settle(self, reached: list[Conjunction]) -> None:
         """Settle arrays with their whole prefix first, then those that end only without it."""
-        waiting = reached[::-1]  # what is deeper first
+        waiting = reached[::-1]  # deeper ones first
         for whole in (True, False):
             while True:
                 left = []

@@ -32,7 +32,7 @@ from atom.structured_outputs.regex.automaton import (
 from atom.structured_outputs.regex.search import matched
 from atom.structured_outputs.regex.syntax import Node, RegexError, choice, literal, sequence
 
-_DOUBLE_DIGITS = 15  # a decimal of so many digits is told from all others by a double
+_DOUBLE_DIGITS = 15  # a double distinguishes all decimals of so many digits
 _MAX_LISTED = 1000
 _MAX_DIVISOR = 1000
 _TENS = frozenset(10**power for power in range(19))
@@ -212,7 +212,7 @@ def _decimal(value: Fraction) -> Number | None:
         return int(value)
     for places in range(1, 31):
         if 10**places % value.denominator == 0:
-            return Decimal(f"{int(value * 10**places)}E-{places}")  # exact, whatever the context
+            return Decimal(f"{int(value * 10**places)}E-{places}")  # exact in any context
     return None
 
 

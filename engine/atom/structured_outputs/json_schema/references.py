@@ -133,7 +133,7 @@ class SchemaDocument:
     def _below(found: Any, part: str | int) -> Any:
         try:
             return found[part]
-        except (KeyError, IndexError, TypeError):  # a made schema: it has no place of its own
+        except (KeyError, IndexError, TypeError):  # a converted schema, without its own place
             return None
 
     def _identity(self, schema: Any) -> str | None:

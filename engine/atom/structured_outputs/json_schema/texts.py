@@ -38,7 +38,7 @@ from atom.structured_outputs.regex.syntax import (
     shortest,
 )
 
-_MAX_COUNTED = 64  # a longer bound beside a pattern is shared out
+_MAX_COUNTED = 64  # a longer bound with a pattern is divided
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ class _Parser:
         self._at += negated
         if self._next() == "]":
             raise self._refusal("a class is empty, or begins with ] (write \\])")
-        # A class that is negated is narrow when what it leaves out is loose.
+        # A negated class is narrow if the excluded set is loose.
         self._loose ^= negated
         found = character_set.NOTHING
         while self._next() != "]":

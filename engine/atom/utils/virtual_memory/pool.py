@@ -47,7 +47,7 @@ class VirtualMemoryPool:
             path, f"vm_allocate_{self._number:02o}", "vm_free"
         )
         self._pool = torch.cuda.MemPool(allocator.allocator())  # type: ignore[no-untyped-call]
-        # Torch ends the process where a pool goes before the graphs that were captured in it.
+        # Torch ends the process if a pool is destroyed before the graphs captured in it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
 
     def allocating(self) -> AbstractContextManager[None]:
