@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from devcluster import target
 from tests.support.suite_record import RECORD_VARIABLE, RunRecord
 from tools.suite.parts import Part, Suite, parts_of
 from tools.suite.skips import read_accepted
@@ -36,12 +37,25 @@ def main() -> int:
         if unknown:
             parser.error(f"no part {', '.join(sorted(unknown))}: {[part.name for part in parts]}")
         parts = [part for part in parts if part.name in args.part]
+    if {"cluster", "operator"} <= {part.name for part in parts}:
+        _build_programs()
     results = run_parts(parts, RECORDS / args.suite.value)
     summary = sum_up(results, read_accepted(ACCEPTED), refuses_debts=args.refuse_debts)
     _print_sum(args.suite, summary)
     if args.write_times:
         write_times(args.write_times, args.suite, results)
     return summary.code
+
+
+def _build_programs() -> None:
+    """Build helm, kubectl and the cluster's programs, unless they are cached.
+
+    Parts run side by side, so the operator's part would skip the tests of the chart while the
+    cluster's part builds helm. A build that fails is the cluster part's to report.
+    """
+    if target.why_unusable(os.environ) is None and target.resolve(os.environ).is_embedded:
+        build = [sys.executable, "-m", "devcluster", "build"]
+        subprocess.run(build, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
 
 
 def run_parts(parts: Sequence[Part], records: Path) -> list[PartResult]:
