@@ -40,7 +40,7 @@ def least_of_top_p(
 
     ordered, weights [R, C]: logits in descending order, and their weights."""
     weight_before = weights.cumsum(dim=-1) - weights
-    # The most likely token always stays: there is nothing before it.
+    # The most likely token is always kept: no token comes before it.
     last = (weight_before < enough.unsqueeze(1)).sum(dim=-1, keepdim=True).clamp(min=1) - 1
     return ordered.gather(1, last).squeeze(1)
 

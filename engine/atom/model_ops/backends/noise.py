@@ -17,7 +17,7 @@ import torch
 
 LN2 = math.log(2.0)
 GROUP = 64
-# Tells the noise of a group's tokens from that of the groups.
+# Separates the noise of a group's tokens from that of the groups.
 WITHIN_GROUP = 0x5BF03635
 # Spreads neighbouring token ids over 32 bits (the golden ratio, odd).
 SPREAD = 0x9E3779B1

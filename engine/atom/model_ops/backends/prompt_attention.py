@@ -51,7 +51,7 @@ def attend_prompt(
         some = q[start : start + pieces]
         begin, end = history + start, history + start + some.shape[0]
         lowest = begin + 1 - shape.mask.seen(begin + 1)
-        # Nothing before these queries, and all of them seen: the mask is a plain triangle.
+        # No tokens before these queries, and all of them seen: the mask is a plain triangle.
         whole = begin == 0 and shape.mask.seen(end) == end and shape.sinks is None
         keys, values = (each[:, :, lowest - first : end - first] for each in (k, v))
         mask = None if whole else _seen(begin, lowest, end, shape)

@@ -62,7 +62,7 @@ class PagedAttention:
                 self._decode_by_assembly(own, cache, step, out[:decodes])
             else:
                 self._decode_by_gluon(own, shape, cache, step, out[:decodes])
-            # Padding of a captured step: rows that attend to nothing.
+            # Padding of a captured step: rows that attend to no token.
             alone = step.context_lens[:decodes, None, None] == 0
             out[:decodes].masked_fill_(alone, 0)
         if decodes < step.context_lens.shape[0]:

@@ -27,10 +27,10 @@ CLAMPED = ClampedSwiGLU(alpha=1.702, limit=7.0)
 def prepare(library: Library, w: LinearWeight) -> LinearWeight:
     """Prepare a loaded stack `w`; its `gating` tells whether it is gate and up."""
     padded = _padded(w)
-    # Of what is not gate and up both orders are one.
+    # Both orders are equal for other stacks than gate and up.
     prepared = _by_lanes if w.gating == CLAMPED else in_tiles
     padded = prepared(library, padded)
-    # As AITER itself does: what of the inputs is padding is a mark of the tensor.
+    # As AITER itself does: an attribute of the tensor marks the padding of the inputs.
     padded.data.input_padding = padded.inputs - w.inputs  # type: ignore[attr-defined]
     return padded
 

@@ -23,7 +23,7 @@ from atom.model_ops.backends.aiter_ops.rope_tables import NEOX, RopeTables
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
-# Tokens of one call, each a row of its own: rows are divided in a compute unit's memory.
+# Tokens of one call, each a separate row: rows are divided in a compute unit's memory.
 _ROWS = 1024
 
 
@@ -91,7 +91,7 @@ class MLAAttention:
     ) -> torch.Tensor:
         asked = LatentDecode(shape.num_heads, q.dtype, cache.block_size)
         rows = latent_rows(self._library, asked, step)
-        # Padding of a captured step: rows that attend to nothing.
+        # Padding of a captured step: rows that attend to no token.
         nothing = step.context_lens[: len(q)] == 0
         return self._in_latent(q, shape, up, cache, (rows, nothing))
 

@@ -82,7 +82,7 @@ def selected_rows(library: Library, asked: LatentDecode, selected: torch.Tensor)
     found = selected >= 0
     pages = torch.zeros(rows + 1, dtype=torch.int32, device=selected.device)
     pages[1:] = found.sum(1).cumsum(0)
-    # What selects nothing goes behind everything.
+    # Unused selections are placed after all others.
     place = torch.where(found, pages[:-1].unsqueeze(1) + found.cumsum(1) - 1, rows * most)
     room = torch.zeros(rows * most + 1, dtype=torch.int32, device=selected.device)
     indices = room.scatter_(0, place.flatten(), selected.flatten().to(torch.int32))
@@ -135,7 +135,7 @@ def _indices(
     at = torch.arange(most, device=counts.device)
     blocks = step.block_tables[:rows].index_select(1, at // per_block)
     found = blocks * per_block + (at % per_block).to(torch.int32)  # [rows, most]
-    # What a row does not have goes behind everything.
+    # Pages that a row does not have are placed after all others.
     place = torch.where(at < counts.unsqueeze(1), pages[:-1].unsqueeze(1) + at, rows * most)
     room = torch.zeros(rows * most + 1, dtype=torch.int32, device=counts.device)
     return room.scatter_(0, place.flatten().long(), found.flatten())

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Ranks that the sum is for; with a norm there is none for 6.
 _SIZES, _NORM_SIZES = (2, 4, 6, 8), (2, 4, 8)
-# Of one sum; AITER keeps two such rooms, of input and of what lies between.
+# Of one sum; AITER keeps two such buffers, of the input and of intermediate results.
 _ROOM_BYTES = 64 * 2**20
 _WIDEST_NORM = 16384
 # Up to here every rank adds up everything by itself.

@@ -66,7 +66,7 @@ def most_splits(context: int) -> int:
 def fold(highest, total, acc, other_highest, other_total, other_acc):
     """Fold a later split's softmax [M] of values [M, LANES] into that of the ones before it."""
     both = tl.maximum(highest, other_highest)
-    # Rows of no query, and a window's first splits, may have seen nothing.
+    # Rows without a query, and a window's first splits, may have seen no token.
     base = tl.where(both == float("-inf"), 0.0, both)
     kept, added = tl.exp2(highest - base), tl.exp2(other_highest - base)
     # Said as fused: a compiler may fuse either product, and would in one kernel and not in another.
@@ -89,7 +89,7 @@ def position_tile(
         position = tl.maximum(tl.load(contexts_ptr + row) - 1, 0) // TOKENS * TOKENS
         return row, query, position, query >= 0
     else:
-        # As many tiles as a row's queries fill, and two more at most: where it begins and ends.
+        # As many tiles as a row's queries fill, and at most two more, at its begin and end.
         index = find_row(starts_ptr, tile, first_row, rows, TOKENS, 2)
         row = first_row + index
         query = tl.load(starts_ptr + row)
@@ -114,7 +114,7 @@ def _split(
     # Which tiles are masked follows from the tile's position alone.
     unmasked = tl.minimum(tile_position // BLOCK_N * BLOCK_N, last)
     if WINDOW:
-        # What the tile's last query no longer sees, and its first one still does.
+        # Tokens that the tile's first query sees and its last one does not.
         all_see = first_seen(tile_position + ROWS, WINDOW, IN_CHUNKS)
         begin = first_seen(tile_position + 1, WINDOW, IN_CHUNKS)
         first = tl.maximum(first, begin // BLOCK_N * BLOCK_N)
@@ -159,7 +159,7 @@ def _attention_kernel(
     lane = tl.arange(0, BLOCK_M)
     position = tile_position + lane // GROUP_PADDED
     member = lane % GROUP_PADDED
-    # Padding has a context of 0, and its only query sees nothing.
+    # Padding has a context of 0, and its only query sees no token.
     query = position - tl.maximum(context - queries, 0)
     is_real = (query >= 0) & (query < queries) & (member < GROUP)
     real = real_lanes(is_real, D, LANES)
@@ -264,7 +264,7 @@ def paged_attention(
     return out.flatten(1)
 
 
-# Splits that programs leave: values and what they were weighed by; None where none do.
+# Splits' results: values and their weights; None without them.
 Parts = tuple[torch.Tensor | None, torch.Tensor | None]
 
 

@@ -77,7 +77,7 @@ def library_linear(x: torch.Tensor, w: LinearWeight, sizes: tuple[int, ...]) -> 
     rows = x.shape[0]
     size = next(size for size in sizes if size >= rows)
     if size > rows:
-        # What the rows behind hold is no other row's affair.
+        # The content of the padding rows does not affect the others.
         filled = x.new_empty((size, x.shape[1]))
         filled[:rows] = x
         x = filled

@@ -29,7 +29,7 @@ from atom.model_ops.backends.triton_ops.norms import sum_in_tree
 from atom.model_ops.tree_sums import leaves_of
 from atom.model_ops.values import LinearWeight, Pending, Stream
 
-# Leaves are made of whole ones of these inputs.
+# Leaves consist of whole multiples of these inputs.
 _LEAF_MULTIPLE = 64
 _SUM_BLOCK = 1024
 
@@ -68,7 +68,7 @@ def _product_kernel(
     """Multiply x [B, rows, K] by W [B, N, K] transposed, by strides: one leaf of LEAF_K inputs,
     written to its place in out [leaves, B, rows, N]."""
     tiles = tl.cdiv(rows, BLOCK_M)
-    # Tiles of rows first: neighbours share what they read of a matrix.
+    # Tiles of rows first: neighbours share their reads of a matrix.
     tile_m, tile_n = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch, leaf = tl.program_id(1) % BATCH, tl.program_id(1) // BATCH
     m, n = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -91,7 +91,7 @@ def _product_kernel(
             w = tl.load(w_rows + k * w_k, mask=w_mask, other=0.0)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     if bias_ptr is not None:
-        # Within the first leaf, so that ranks' sums, of which the first has the bias, are a tree's.
+        # Within the first leaf, so that ranks' sums, the first with the bias, form the same tree.
         bias_end = tl.where(leaf == 0, N, 0)
         acc += tl.load(bias_ptr + n, mask=n < bias_end, other=0.0).to(tl.float32)[None, :]
     out_at = out_ptr + leaf.to(tl.int64) * out_leaf + batch.to(tl.int64) * out_batch

@@ -16,8 +16,8 @@ from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
-_CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
-_CHUNK_OF_CHANNELS = 16  # where that is of every channel
+_CHUNK = 64  # tokens: the quadratic and the linear work are about equal
+_CHUNK_OF_CHANNELS = 16  # if the decay is per channel
 
 
 def gated_delta_rule(
@@ -59,7 +59,7 @@ def _chunk(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torc
     them."""
     q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.v))  # [Hv, n, D]
     beta = inputs.beta.t()[:, :, None]
-    # [Hv, n, 1 or Dk]: how much is left of what was before.
+    # [Hv, n, 1 or Dk]: the remaining decay factor of earlier tokens.
     passed = inputs.log_decay.transpose(0, 1).cumsum(1)
     known = decayed_scores(beta * k, k, passed)
     from_state = v - (k * passed.exp()) @ state

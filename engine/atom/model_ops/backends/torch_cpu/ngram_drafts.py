@@ -27,7 +27,7 @@ def draft_ngrams(
         said = tokens[slot, : newest[slot] + 1]
         first = _behind_match(said, lookup) if most[row] else 0
         if first:
-            # What follows may run on into what is proposed: a period goes on.
+            # The continuation may run into the proposed tokens: a period continues.
             told[row] = said[first + ahead % (len(said) - first)]
             counts[row] = most[row]
 

@@ -15,7 +15,7 @@ from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.sizing.states import SsdShape
 from atom.utils.forward_context import AttentionMetaData
 
-_CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
+_CHUNK = 64  # tokens: the quadratic and the linear work are about equal
 
 
 def state_space_dual(
@@ -53,7 +53,7 @@ def _chunk(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.
     """Return the answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] after
     them."""
     q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.learnt))  # [Hv, n, D]
-    # [Hv, n, 1]: how much is left of what was before.
+    # [Hv, n, 1]: the remaining decay factor of earlier tokens.
     passed = inputs.log_decay.t().cumsum(1)[:, :, None]
     answers = (q * passed.exp()) @ state + decayed_scores(q, k, passed) @ v
     to_end = (passed[:, -1:] - passed).exp()

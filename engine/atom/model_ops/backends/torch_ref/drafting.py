@@ -30,7 +30,7 @@ def draft_ngrams(
     best = (matched * width + ends).max(dim=1, keepdim=True).values if width > 1 else last * 0
     found = (best // width >= lookup.fewest).squeeze(1)
     end = best % width
-    # What is drafted may run on into the drafts themselves: a period goes on.
+    # The continuation may run into the drafts themselves: a period continues.
     ahead = torch.arange(drafts.token_ids.shape[1], device=slots.device)
     ahead = ahead % torch.where(found, (last - end).squeeze(1), 1).unsqueeze(1)
     at = torch.where(found.unsqueeze(1), end + 1 + ahead, 0)

@@ -11,7 +11,7 @@ import torch
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.backends.noise import GROUP, WITHIN_GROUP, exponential_noise, row_keys
 
-_LEAST = -1e30  # for rows of nothing but -inf, whose difference would be no number
+_LEAST = -1e30  # for rows of only -inf, whose difference would be NaN
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:

@@ -99,7 +99,7 @@ def sparse_mla_attention(
     for own in torch.arange(len(q), device=q.device).split(pieces):
         slots, none = selected[own], selected[own] < 0
         context = gather_entries(cache, slots.clamp_min(0), q.dtype, slots=True)  # [n, k, entry]
-        # What no slot stands for may be anything, NaN included, which a mask does not stop.
+        # Entries without a slot may hold any value, NaN included, which a mask does not stop.
         context.masked_fill_(none.unsqueeze(2), 0)
         scores = torch.bmm(folded[own] * shape.scale, context.transpose(1, 2))
         scores.masked_fill_(none.unsqueeze(1), -torch.inf)

@@ -21,7 +21,7 @@ from atom.model_ops.routing import Scoring
 from atom.model_ops.values import WeightFormat
 from atom.utils.device import native_fp8
 
-# What the kernels are proven with; Triton 3.9 warns that its default will change.
+# The setting that the kernels are tested with; Triton 3.9 warns that its default will change.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 

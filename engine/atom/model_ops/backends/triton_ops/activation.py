@@ -50,7 +50,7 @@ def _act_and_mul_kernel(
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < INNER
-    # Both halves lie in one row: a program reads two runs of it and writes one.
+    # Both halves are in one row: a program reads two runs of it and writes one.
     gate = tl.load(x_ptr + row * 2 * INNER + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * 2 * INNER + INNER + at, mask=inside, other=0.0).to(tl.float32)
     dtype = out_ptr.dtype.element_ty

@@ -29,7 +29,7 @@ def places(n, number, WIDTH: tl.constexpr, RUN: tl.constexpr, INTERLEAVED: tl.co
 @triton.jit
 def first_row_places(number, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Return the places of elements `number` in the first row."""
-    # Eight rows' runs lie one below the other, so the next run of a row is eight further.
+    # Eight rows' runs follow one another, so the next run of a row is eight further.
     if INTERLEAVED:
         return number // RUN * (8 * RUN) + number % RUN
     else:

@@ -59,7 +59,7 @@ def _rms_norm_kernel(
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + row + at, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
-        # In place: a program owns its row, so nobody reads the old residual any more.
+        # In place: a program owns its row, so no other program reads the old residual.
         tl.store(residual_ptr + row + at, x, mask=inside)
     wide = x.to(tl.float32)
     mean_square = tl.sum(wide * wide, axis=0) / HIDDEN

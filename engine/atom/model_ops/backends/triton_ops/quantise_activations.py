@@ -29,7 +29,7 @@ def quantise_tile(x, LIMIT: tl.constexpr, dtype: tl.constexpr):
     scale = tl.where(largest > 0, largest / LIMIT, 1.0)
     codes = x / scale[:, None]
     # Conversion to int8 truncates; to fp8 it rounds to nearest even, and beyond the largest it
-    # would be NaN where the card does not saturate.
+    # would be NaN if the card does not saturate.
     if dtype == tl.int8:
         codes = tl.floor(codes + 0.5)
     else:

@@ -83,7 +83,7 @@ def product_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
     """Of a grid of tiles of tokens (axis 0), tiles of outputs (1) and parts (2): the number, along
     an axis, that this program computes. A die's are a block of the product, a few tiles of tokens
     high."""
-    # A constant: on NVIDIA's cards the order is the grid's own and costs nothing.
+    # A constant: on NVIDIA's cards the order is the grid's own and has no cost.
     if DIES == 1:
         return tl.program_id(AXIS)
     else:

@@ -97,7 +97,7 @@ def _decode_kernel(
             return
     member = tl.arange(0, GROUP_PADDED)
     element = head_elements(D, LANES)
-    # Lanes that pad a group or a head load zeros and store nothing.
+    # Lanes that pad a group or a head load zeros and do not store.
     stored_lanes = (member < GROUP)[:, None]
     if D != LANES:
         stored_lanes = stored_lanes & real_elements(D, LANES)[None, :]

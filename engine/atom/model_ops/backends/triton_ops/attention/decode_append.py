@@ -69,7 +69,7 @@ def _rotated_heads(
     half = tl.arange(0, LANES // 2)
     within = half < D // 2
     member = tl.arange(0, group_lanes(GROUP))
-    # The group is padded to a tensor core's rows; what pads is zero through norm and rotation.
+    # The group is padded to a tensor core's rows; padding stays zero through norm and rotation.
     real_half = (member < GROUP)[:, None]
     if D != LANES:
         real_half = real_half & within[None, :]
@@ -85,7 +85,7 @@ def _rotated_heads(
     position = tl.load(positions_ptr + row).to(tl.int64)
     cos = tl.load(cos_sin_ptr + position * D + half, mask=within, other=0.0)
     sin = tl.load(cos_sin_ptr + position * D + D // 2 + half, mask=within, other=0.0)
-    # Statistics are over the head, whose halves lie in two tiles.
+    # Statistics are over the head, whose halves are in two tiles.
     q_squares = tl.sum(q_first * q_first, axis=1) + tl.sum(q_second * q_second, axis=1)
     k_squares = tl.sum(k_first * k_first, axis=0) + tl.sum(k_second * k_second, axis=0)
     q_first, q_second = _rotate(
@@ -124,7 +124,7 @@ def _store_new(
     else:
         k_first, k_second = k_first.to(stored), k_second.to(stored)
         new_value = new_value.to(stored)
-    # Padding rows have no slot. Nobody reads this one before the next step.
+    # Padding rows have no slot. No program reads this one before the next step.
     if owner & (slot >= 0):
         new_at = slot * (HKV * D) + head * D
         tl.store(k_cache_ptr + new_at + half, k_first, mask=within)
@@ -170,7 +170,7 @@ def _decode_append_kernel(
     )
     # Halves back to one tile in the cache's order: the dot with cached keys needs whole heads.
     q = tl.reshape(tl.permute(tl.join(q_first, q_second), (0, 2, 1)), (GROUP_PADDED, LANES))
-    # The program whose split ends the context has the newest token, and nobody else reads it.
+    # The program whose split ends the context has the newest token, and no other reads it.
     owner = (end == context) & (context > 0)
     k_first, k_second, new_value, k_scale, v_scale = _store_new(
         cache, slot, head, owner, k_first, k_second, new_value, HKV, D

@@ -63,12 +63,12 @@ def attention(
 ) -> torch.Tensor:
     decodes, layer = step.num_decodes, LayerStep(shape, cache, step)
     out = _result(qkv, shape, step)
-    # Programs that store keys on the way know nothing of each other's.
+    # Programs that store keys on the way do not see each other's keys.
     at_once = step.runs is None
     if decodes and at_once:
         decode_append_attention(qkv[:decodes], layer, out[:decodes], rotary)
     if not at_once or decodes < step.context_lens.shape[0]:
-        # What a prompt attends to is what the cache holds, so that a cached prefix changes nothing.
+        # A prompt attends to the cache's values, so a cached prefix does not change the result.
         groups = () if cache.k_scale is not None else _dense_groups(shape, step)
         q = qk_norm_rope_store(
             qkv, shape, rotary, cache, step.slot_mapping,
@@ -78,7 +78,7 @@ def attention(
             _attend_decodes(q[:decodes], layer, out[:decodes])
         for group in groups:
             result = dense_attention(q, qkv, shape, group)
-            if result.shape == out.shape:  # the whole step: nothing to copy together
+            if result.shape == out.shape:  # the whole step: no copies to join
                 return result.flatten(1)
             out[group.first_token : group.first_token + len(result)] = result
             if group.leading < group.length:

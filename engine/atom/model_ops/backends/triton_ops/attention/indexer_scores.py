@@ -23,7 +23,7 @@ from atom.model_ops.values import IndexCache, IndexShape, IndexTokens
 from atom.utils.forward_context import AttentionMetaData
 
 _BLOCK_N = 64  # keys of a tile
-_TOKENS = 8  # queries that share one, where there are prompts
+_TOKENS = 8  # queries that share a program, if there are prompts
 _LEAST_KEYS = 256  # of a split
 _PROGRAMS_PER_UNIT = 8
 
@@ -85,7 +85,7 @@ def _index_scores_kernel(
     HEADS: tl.constexpr = head_lanes(HQ)
     LANES: tl.constexpr = head_lanes(DIM)
     tile, split = tl.program_id(0), tl.program_id(1)
-    # A decode's row is its number: nothing to search.
+    # A decode's row is its number: no search is needed.
     if TOKENS == 1:
         row = first + tile
         query, queries = row, 1

@@ -70,7 +70,7 @@ def _merge_kernel(
     total = kept + added
     at = (token.to(tl.int64) * (HQ * D) + head * D)[:, None] + lane[None, :]
     real = inside[:, None] & (lane < D)[None, :]
-    # What is not there yet is not read: memory of `out` may hold NaN.
+    # Results that do not exist yet are not read: memory of `out` may hold NaN.
     before = tl.load(out_ptr + at, mask=real & (kept > 0)[:, None], other=0.0).to(tl.float32)
     part = tl.load(part_ptr + at, mask=real, other=0.0).to(tl.float32)
     merged = before * (kept / total)[:, None] + part * (added / total)[:, None]

@@ -35,7 +35,7 @@ from atom.utils.forward_context import AttentionMetaData
 
 # A split costs RANK float32 per head: few of them.
 _MOST_SPLITS = 64
-# Heads from which a program is bound by its products, and not by what it reads.
+# Heads from which a program is bound by its products, and not by its reads.
 _MANY_HEADS = 64
 
 

@@ -49,7 +49,7 @@ def _mla_store_kernel(
     within = half < ROPE // 2
     cos = tl.load(cos_sin_ptr + position * ROPE + half, mask=within, other=0.0)
     sin = tl.load(cos_sin_ptr + position * ROPE + ROPE // 2 + half, mask=within, other=0.0)
-    # Queries: programs of their own, since a token has one key and many heads.
+    # Queries have separate programs, since a token has one key and many heads.
     if part > 0:
         head = (part - 1) * HEADS + tl.arange(0, HEADS)[:, None]
         at = q_ptr + token * q_stride + head * (NOPE + ROPE) + NOPE + half[None, :]

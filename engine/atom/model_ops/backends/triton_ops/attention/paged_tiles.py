@@ -77,7 +77,7 @@ def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
 def add_sinks(sinks, running_max, running_sum, acc):
     """One more score per row, base 2, that has no value; -inf for none."""
     highest = tl.maximum(running_max, sinks)
-    # A sink may be the highest: what is summed so far shrinks to it.
+    # A sink may be the highest: the sum so far is rescaled to it.
     kept = tl.exp2(running_max - highest)
     return highest, running_sum * kept + tl.exp2(sinks - highest), acc * kept[:, None]
 
@@ -139,7 +139,7 @@ def load_scales(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HKV: tl.constexpr,
 ):  # fmt: skip
     """Scales [BLOCK_N] of the tokens' heads in a cache's scales [N, BLOCK_SIZE, HKV]."""
-    # By slot, as keys are: a token's scales of all heads lie together.
+    # By slot, as keys are: a token's scales of all heads are contiguous.
     offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE
     slot = block.to(tl.int64) * BLOCK_SIZE + offset
     return tl.load(scales_ptr + slot * HKV + head, mask=inside, other=0.0)

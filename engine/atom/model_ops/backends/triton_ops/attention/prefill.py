@@ -94,7 +94,7 @@ def attend(
             elif WINDOW:
                 seen &= token[None, :] > position[:, None] - WINDOW
             scores = tl.where(seen, scores, float("-inf"))
-        # Only behind a window may a query see nothing of its first tiles.
+        # Only with a window may a query see no token of its first tiles.
         running_max, running_sum, acc = softmax_step(
             scores, value, value_scale, scale, running_max, running_sum, acc, HAS_LOW,
             cache[2] is not None,
@@ -148,7 +148,7 @@ def _prefill_kernel(
     running_max, running_sum, acc = begin_softmax(BLOCK_M, LANES)
     low, unmasked = 0, 0
     if WINDOW:
-        # What the first query sees begins at `low`; from `unmasked` on every query sees all.
+        # The first query sees tokens from `low` on; from `unmasked` on every query sees all.
         if IN_CHUNKS:
             low = first_seen(first_position + 1, WINDOW, True)
         else:

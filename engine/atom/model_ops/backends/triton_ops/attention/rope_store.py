@@ -94,7 +94,7 @@ def _rope_store_kernel(
     dtype = q_out_ptr.dtype.element_ty
     position = tl.load(positions_ptr + token, mask=inside, other=0).to(tl.int64)
     angle = cos_sin_ptr + position[:, None, None] * D + half[None, None, :]
-    # Of a padded head the angles behind the last are another position's.
+    # For a padded head the angles after the last are another position's.
     if D != LANES:
         cos = tl.load(angle, mask=present, other=0.0)
         sin = tl.load(angle + D // 2, mask=present, other=0.0)
@@ -104,7 +104,7 @@ def _rope_store_kernel(
     if q_weight_ptr is not None:
         weight_ptr = q_weight_ptr if first_head < HQ else k_weight_ptr
         squares = tl.sum(first * first, axis=2) + tl.sum(second * second, axis=2)
-        # Over the head's true D; padded lanes hold zeros and add nothing.
+        # Over the head's true D; padded lanes hold zeros.
         scale = tl.rsqrt(squares / D + eps)[:, :, None]
         half_real = half < D // 2
         weight = tl.load(weight_ptr + half, mask=half_real, other=0.0)[None, None, :].to(tl.float32)

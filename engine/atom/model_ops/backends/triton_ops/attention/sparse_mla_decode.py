@@ -63,7 +63,7 @@ def _sparse_mla_kernel(
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
     selected_ptr += token * TOP_K
     index = tl.arange(0, SLOTS)
-    # How many slots this split has: -1 stand behind them, and the loop ends there.
+    # The number of this split's slots: the loop ends at the first -1.
     own = tl.load(selected_ptr + index, mask=(index >= start) & (index < end), other=-1)
     end = start + tl.sum((own >= 0).to(tl.int32), axis=0)
     # A tile's slots are loaded with the one before, as blocks are in paged_tiles.py.
@@ -105,7 +105,7 @@ def _sparse_mla_kernel(
     else:
         at = query_head * splits + split
         tl.store(partial_ptr + at[:, None] * RANK + lane[None, :], result, mask=stored)
-        # Finite, so that splits without slots weigh nothing and do not make NaN of others.
+        # Finite, so that splits without slots have no weight and do not make others NaN.
         lse = tl.maximum(running_max, -1e30) + tl.log2(total)
         tl.store(lse_ptr + at, lse, mask=real)
 

@@ -51,7 +51,7 @@ def own_split(
     """Find a program's tokens in its row: (the first token that the row sees, the split's first
     token and end, tokens of a split)."""
     low = 0
-    # Splits divide what the row sees, not all that it has.
+    # Splits divide the tokens that the row sees, not all its tokens.
     if WINDOW:
         low = first_seen(context, WINDOW, IN_CHUNKS)
     if IS_SPLIT:
@@ -78,10 +78,10 @@ def store_split(
         stored = stored & real_elements(D, LANES)[None, :]
     if sinks_ptr is not None:
         sinks = load_sinks(sinks_ptr, head * GROUP + member, member < GROUP)
-        # Of a row that is split they count once, where its splits are combined.
+        # For a split row they count once, when its splits are combined.
         sinks = tl.where(visible <= length, sinks, float("-inf"))
         running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
-    # Padding rows have seen nothing: 0 / 1, the zeros that the op promises, and no NaN.
+    # Padding rows have seen no token: 0 / 1, the zeros that the contract requires, and no NaN.
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
     if visible <= length:

@@ -99,14 +99,14 @@ def _attend_run(
         )  # fmt: skip
         block = load_blocks(table_ptr, first_token + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
         scores = cap_scores(scores, scale, SOFTCAP)
-        # A row must not see the drafts behind it, nor, with a window, what only earlier rows see.
+        # A row must not see later drafts, nor, with a window, tokens that only earlier rows see.
         visible = inside[None, :] & (token[None, :] < seen[:, None])
         if IN_CHUNKS:
             visible &= token[None, :] >= first_seen(seen, WINDOW, True)[:, None]
         elif WINDOW:
             visible &= token[None, :] >= seen[:, None] - WINDOW
         scores = tl.where(visible, scores, float("-inf"))
-        # Sparse: a row may see nothing of a whole tile, and its maximum is still -inf then.
+        # Sparse: a row may see no token of a whole tile, and its maximum is still -inf then.
         running_max, running_sum, acc = softmax_step(
             scores, value, value_scale, scale, running_max, running_sum, acc, True,
             cache[2] is not None,
@@ -139,7 +139,7 @@ def _verify_kernel(
     count = tl.minimum(tl.load(run_starts_ptr + run + 1) - first, places)
     if count <= 0:
         return
-    # Of each row what it sees; of the longest the block table, which reaches furthest.
+    # Each row's visible tokens; and the longest row's block table, which reaches furthest.
     seen = tl.load(contexts_ptr + first + place, mask=place < count, other=0)
     context = tl.max(seen, axis=0)
     longest = first + tl.max(tl.where(seen == context, place, 0), axis=0)
@@ -171,7 +171,7 @@ def _verify_kernel(
     )  # fmt: skip
     whole = context - low <= length
     if sinks_ptr is not None:  # noqa: SIM102 - what the compiler knows, and what a program does
-        if whole:  # of parts they count once, where these are combined
+        if whole:  # for parts they count once, when these are combined
             sinks = load_sinks(sinks_ptr, head * GROUP + member, place < count)
             running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
     total = tl.where(running_sum > 0, running_sum, 1.0)
@@ -181,7 +181,7 @@ def _verify_kernel(
     else:
         at = query_head * splits + split
         tl.store(partial_ptr + at[:, None] * D + element[None, :], result, mask=stored_lanes)
-        # -inf of a row that sees nothing of this part.
+        # -inf for a row that sees no token of this part.
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=place < count)
 
 

@@ -73,7 +73,7 @@ class CompilerPool:
         """Wait until all is compiled that can be."""
         self._end(at_once=False)
         for specialisation, done in self._begun.items():
-            if (error := done.exception()) is not None:  # the call that needs it will say so, too
+            if (error := done.exception()) is not None:  # the call that needs it reports it, too
                 logger.warning("%s was not compiled ahead: %s", specialisation.kernel, error)
 
     def give_up(self) -> None:
@@ -94,7 +94,7 @@ class CompilerPool:
         if failure is None:
             return
         specialisation.compile()
-        with self._choice:  # what this process can do, the others must be able to do as well
+        with self._choice:  # the others must be able to compile what this process can
             is_first, self._apart = self._apart, False
         if is_first:
             logger.warning("kernels are compiled by threads from here on: %s", failure)

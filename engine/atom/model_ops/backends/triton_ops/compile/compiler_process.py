@@ -148,7 +148,7 @@ def _serve(pipe: Connection, inherited: Sequence[Connection], card: NamedCard) -
     # An interrupt is the parent's to answer; Python ends children that are left by SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()  # what is the parent's is not for this process to give back
+    gc.freeze()  # this process must not release the parent's resources
     for other in inherited:
         other.close()
     driver.set_active(card)

@@ -37,7 +37,7 @@ from atom.model_ops.values import LinearWeight, WeightFormat
 # Outputs, inputs and tokens → a configuration, or None for the library's product.
 Rule = Callable[[int, int, int], LinearConfig | None]
 Table = Literal["linear", "addend", "gated"]  # a field of `Tables`
-# Whose measurements stand in for those of a card of its vendor that has none.
+# The card whose measurements replace missing ones of its vendor's cards.
 _STAND_IN = "NVIDIA H200"
 
 

@@ -67,7 +67,7 @@ def seconds(config: LinearConfig, product: Product, card: Card) -> float:
     """Estimate the time of a configuration that fits, in seconds."""
     rates = card.rates
     programs = math.ceil(product.columns / config.block_n) * _slices(config)
-    # What a program's last tile lacks is waited for all the same.
+    # A program also waits for the padding of its last tile.
     size = product.outputs * _padded_inner(config, product) * product.element_bytes / programs
     flight = _flight_bytes(config, product) / rates.latency_seconds
     alone = max(rates.latency_seconds, size / flight)  # one program, with memory to itself

@@ -29,11 +29,11 @@ from atom.utils.forward_context import LoraTokens
 
 _FEW_TOKENS = 64
 _INPUTS = 256  # of a program that has few tokens
-_SHRUNK = 64  # columns of what a program shrinks to
+_SHRUNK = 64  # columns of a program's shrunk values
 _RANKS = 64  # of an adapter that a program multiplies with at once
 _OUTPUTS = 128
 _DENSE_SLOTS = 64  # more are of experts
-_ORDER = "lora_order"  # of a step's tokens, in what is found once a step
+_ORDER = "lora_order"  # of a step's tokens, in the values computed once a step
 
 
 @triton.jit(do_not_specialize=["tokens", "x_stride"])
@@ -85,7 +85,7 @@ def _expand_projection(
     parts are a plane apart; slot: of each token, in order."""
     lane = tl.arange(0, LANES)
     first = tl.min(row, axis=0)
-    # A tile of other projections alone has nothing of this one.
+    # A tile of other projections has no rows of this one.
     ranks = tl.where((first < END) & (first + row.shape[0] > BEGIN), RANK, 0)
     rows = (row >= BEGIN) & (row < END)
     least = tl.min(tl.where(slot >= 0, slot, 1 << 30), axis=0)

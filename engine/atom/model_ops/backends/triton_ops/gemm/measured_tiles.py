@@ -22,7 +22,7 @@ from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import (
 from atom.model_ops.backends.triton_ops.launch import compute_units, shared_bytes
 from atom.model_ops.values import LinearWeight, WeightFormat
 
-# Of a program: what the widest of these tiles takes. An H200 has 227 KiB.
+# Of a program: the memory of the widest of these tiles. An H200 has 227 KiB.
 _SHARED_BYTES = 160 * 1024
 # Eight warps with 128 × 128 results fill a multiprocessor.
 _FULL = 128

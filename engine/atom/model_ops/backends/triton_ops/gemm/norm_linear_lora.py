@@ -36,17 +36,17 @@ from atom.model_ops.values import (
 from atom.utils.forward_context import LoraTokens
 
 # Rows of W a program and warps: fewer than without an adapter, whose numbers take registers. Inputs
-# that are multiplied at once, where no norm wants all of them.
+# that are multiplied at once, if no norm needs all of them.
 _PROGRAM = 2, 4
 _BLOCK_K = 2048
-# Of an adapter that a program holds beside its rows of W.
+# Of an adapter, which a program holds besides its rows of W.
 _MAX_RANK = 64
 # Each number is told in so many places, one for every so many programs: thousands of programs that
 # read one place would wait for each other.
 COPIES: tl.constexpr = tl.constexpr(16)
-# Numbers that a step's shrinks may tell before another tensor of them is begun.
+# Numbers that a step's shrinks may publish before another tensor is allocated.
 _TOLD = 1 << 17
-_NUMBERS = "lora_numbers"  # of a step, in what is found once a step
+_NUMBERS = "lora_numbers"  # of a step, in the values computed once a step
 # All bits: a NaN that no operation makes, of which the card's own has other bits.
 UNTOLD: tl.constexpr = tl.constexpr(-1)
 

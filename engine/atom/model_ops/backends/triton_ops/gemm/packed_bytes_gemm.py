@@ -59,7 +59,7 @@ def _packed_bytes_kernel(
         known = rows & (pair < K // 2)[None, :]
         codes = tl.load(w_rows + pair[None, :], mask=known, other=0)
         inside = place < K
-        # act-order: weights lie as their groups do, so activations are gathered instead.
+        # act-order: weights are stored by group, so activations are gathered instead.
         if order_ptr is not None:
             place = tl.load(order_ptr + place, mask=inside, other=0)
         x = tl.load(x_rows + place[None, :], mask=real & inside[None, :], other=0.0)

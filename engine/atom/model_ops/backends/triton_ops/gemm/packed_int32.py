@@ -30,7 +30,7 @@ def _halves(words, dtype: tl.constexpr):
 @triton.jit
 def _in_turn(low, high):
     """Map [N, W], twice → [N, 2W]."""
-    # Low and high halves in turn are what one thread has, so this is no exchange.
+    # One thread has low and high halves alternately, so this needs no exchange.
     N: tl.constexpr = low.shape[0]
     WORDS: tl.constexpr = low.shape[1]
     return tl.reshape(tl.join(low, high), (N, 2 * WORDS))

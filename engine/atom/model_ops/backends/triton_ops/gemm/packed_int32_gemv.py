@@ -18,7 +18,7 @@ from atom.model_ops.backends.triton_ops.gemm.packed_bytes import group_values
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.values import LinearWeight
 
-# Words of a row that a program has at once; rows, where there are enough programs and where not.
+# Words of a row that a program has at once; rows, with and without enough programs.
 _WORDS, _ROWS, _FEW_ROWS = 256, 16, 8
 # Inputs are made so much larger, and sums then lack so much.
 _LARGER, _LACK = tl.constexpr(2.0**100), tl.constexpr(2.0**-49)
@@ -76,7 +76,7 @@ def _code_sums(words, x):
     """Map words int32 [N, W], what _by_nibble gives → of each word the sum of its products, 2^-49
     of it, [N, W] float32."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
-    # Nibbles 6 and 7 would reach the exponent's bits where they are: moved down by eight.
+    # Nibbles 6 and 7 would reach the exponent's bits in place: they are shifted down by eight.
     upper = words >> 8
     sums = _code(words, 0) * x0
     sums = tl.fma(_code(words, 1), x1, sums)
@@ -96,7 +96,7 @@ def _packed_gemv_kernel(
     """row_words: of a row of w, and not its inputs: so the compiler knows how words are aligned.
     GROUP: inputs that share a scale, whole words; zero_ptr, order_ptr: as _packed_int32_kernel's;
     EVEN: tiles are whole."""
-    # Words that are added up before they are scaled: what a lane reads at once, or a group.
+    # Words that are added up before they are scaled: a lane's read, or a group.
     NEAR: tl.constexpr = 4 if GROUP % 32 == 0 else 2 if GROUP % 16 == 0 else 1
     n, word = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, WORDS)
     rows, groups = n < N, tl.cdiv(8 * row_words, GROUP)
@@ -120,7 +120,7 @@ def _packed_gemv_kernel(
         sums = _code_sums(words, _by_nibble(x))
         sums = tl.sum(tl.reshape(sums, (BLOCK_N, WORDS // NEAR, NEAR)), axis=2)
         acc += (sums - zeros.to(tl.float32) * total) * scales.to(tl.float32)
-    # What codes lacked, 2^-49, for the whole row at once.
+    # The codes' missing factor, 2^-49, for the whole row at once.
     out = tl.sum(acc, axis=1) / _LACK
     if bias_ptr is not None:
         out += tl.load(bias_ptr + n, mask=rows, other=0.0).to(tl.float32)

@@ -48,7 +48,7 @@ def _packed_inputs_kernel(
         tl.store(out_ptr + at, larger.to(dtype), mask=real)
     else:
         tl.store(out_ptr + at, x.to(dtype), mask=real)
-    # In float32 of what was read, not of what is written: zero points are then exact.
+    # In float32 from the read values, not from the written ones: zero points are then exact.
     totals = tl.sum(tl.reshape(x, (BLOCK_T, BLOCK_K // CHUNK, CHUNK)), axis=2)
     chunk = first // CHUNK + tl.arange(0, BLOCK_K // CHUNK)[None, :]
     tl.store(total_ptr + row * (padded // CHUNK) + chunk, totals, mask=real)

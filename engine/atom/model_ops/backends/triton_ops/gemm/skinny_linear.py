@@ -88,7 +88,7 @@ def _dot_kernel(
     x_rows = x_ptr + t[None, None, :] * K + inner[:, :, None]  # [S, BLOCK_K, TOKENS]
     acc = tl.zeros([SPLIT_K, BLOCK_N, TOKENS], tl.float32)
     if WIDE:
-        # A tile's scales are on their way before the tile is: nothing waits for them.
+        # A tile's scales are loaded before the tile, so that no wait is needed for them.
         blocks = tl.cdiv(K, WIDE)
         scale_at = scale_ptr + tl.program_id(0) * BLOCK_N // TALL * blocks
         part = tl.arange(0, SPLIT_K) * BLOCK_K

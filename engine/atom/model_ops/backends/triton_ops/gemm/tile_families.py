@@ -25,7 +25,7 @@ from atom.model_ops.backends.triton_ops.gemm.cost_model import (
     seconds,
 )
 
-# What a tile pays for an octave between a shape and where it was proven.
+# A tile's penalty for an octave between a shape and its measured point.
 _DOUBT = 0.04
 
 

@@ -47,7 +47,7 @@ def _w8a16_gemv_kernel(
         at = tl.arange(0, PARTS)[:, None] * N + n[None, :]
         sums += tl.load(bias_ptr + at, mask=(n < N)[None, :], other=0.0).to(tl.float32)
     if GATED:
-        # The two parts are the slow axis of what a thread holds; transposed, a split is free.
+        # The two parts are the slow axis of a thread's values; transposed, a split is free.
         gate, up = tl.split(tl.trans(sums))
         gate = gate.to(dtype).to(tl.float32)  # rounded as the separate operations round
         silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)

@@ -109,7 +109,7 @@ def w8a16_rows(
     # last.
     squares = tl.zeros([LANES, _HALF], tl.float32)
     for start in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
-        # One mask of rows and inputs; rows beyond the last read nothing.
+        # One mask of rows and inputs; rows beyond the last do not read.
         mask = known[:, :, None] & (k < K - start)[None, None, :]
         codes = tl.load(w_rows + start, mask=mask, other=0.0)
         at = start + inner

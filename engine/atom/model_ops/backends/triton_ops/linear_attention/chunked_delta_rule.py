@@ -30,7 +30,7 @@ from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
-CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
+CHUNK = 64  # tokens: the quadratic and the linear work are about equal
 # Columns of a state that a program has, and stages: narrow where one row shall fill the card, and
 # wide, two programs of which share a multiprocessor of NVIDIA's. AMD's would spill a wide one.
 _NARROW, _WIDE = (32, 2), (64, 1)
@@ -144,7 +144,7 @@ def _chunk_systems_kernel(
         decay = log_decay(a + tl.load(dt_bias_ptr + head), a_log, LINEAR_FROM)
         beta = tl.where(within, 1.0 / (1.0 + tl.exp(-b)), 0.0)
         passed = tl.cumsum(tl.where(within, decay, 0.0), axis=0)
-        # What is left of the one at the other; nothing of later ones.
+        # The decay from one token to the other; zero for later ones.
         left = tl.exp(tl.where(seen, passed[:, None] - passed[None, :], 0.0))
         lower = tl.where(earlier, beta[:, None] * like_keys * left, 0.0)
         place = ((first + token[:, None]) * HV + head) * CHUNK + token[None, :]
@@ -179,7 +179,7 @@ def _chunk_states_kernel(
     column = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     held = (lane[:, None] < DK) & (column[None, :] < DV)
     place = states_ptr + ((slot * HV + head) * DK + lane[:, None]) * DV + column[None, :]
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
     CHANNELS: tl.constexpr = 2 * HK * DK + HV * DV

@@ -166,7 +166,7 @@ def _channel_states_kernel(
     column = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     held = (lane[:, None] < DK) & (column[None, :] < DV)
     place = states_ptr + ((slot * HV + head) * DK + lane[:, None]) * DV + column[None, :]
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
     first_chunk = first // CHUNK + tl.program_id(2)

@@ -36,7 +36,7 @@ def _window(x_ptr, tail_ptr, channel, held, before, WIDTH: tl.constexpr):
     """Load the convolution's inputs of these channels, [channels, lanes]: the tail, then the newest
     token."""
     lane = tl.arange(0, next_power_of_2(WIDTH))[None, :]
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     there = held[:, None] & (lane < WIDTH - 1) & (lane >= WIDTH - 1 - before)
     tail = tl.load(tail_ptr + channel[:, None] * (WIDTH - 1) + lane, mask=there, other=0.0)
     newest = tl.load(x_ptr + channel, mask=held, other=0.0).to(tl.float32)
@@ -91,7 +91,7 @@ def _delta_net_kernel(
     tl.debug_barrier()
     _move_on(of_q, tail, queries, in_key, WIDTH)
     _move_on(of_k, tail, keys, in_key, WIDTH)
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     known = (lane[:, None] < tl.where(before > 0, DK, 0)) & in_value[None, :]
     norm = tl.load(norm_ptr + column, mask=in_value, other=0.0).to(tl.float32)
     for served in range(PER_KEY):

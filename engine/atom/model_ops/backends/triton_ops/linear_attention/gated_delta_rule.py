@@ -55,7 +55,7 @@ def _delta_rule_kernel(
     in_key, in_value = lane < DK, column < DV
     held = in_key[:, None] & in_value[None, :]
     place = states_ptr + ((slot * HV + head) * DK + lane[:, None]) * DV + column[None, :]
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
     a_log = tl.load(a_log_ptr + head)
@@ -67,7 +67,7 @@ def _delta_rule_kernel(
     # Neighbouring value heads share a key head.
     key_head = head // (HV // HK)
     kept = count
-    if kept_ptr is not None:  # what is drafted behind them may not hold
+    if kept_ptr is not None:  # the drafts after them may be rejected
         kept = tl.load(kept_ptr + tl.program_id(0))
     for token in range(count):
         at = qkv_ptr + (first + token) * CHANNELS

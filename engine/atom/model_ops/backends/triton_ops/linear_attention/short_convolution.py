@@ -18,7 +18,7 @@ from atom.model_ops.linear_attention import ConvWeight
 from atom.utils.forward_context import AttentionMetaData
 
 _CHANNELS = 256  # of a program
-_TOKENS = 8  # of a program, where a row has several
+_TOKENS = 8  # of a program, if a row has several
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def _convolve_kernel(
     if bias_ptr is not None:
         mixed += tl.load(bias_ptr + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)
     for back in tl.static_range(WIDTH):
-        # From the oldest that is seen: what stands before the row's first token here is its tail.
+        # From the oldest visible one: tokens before the row's first token here are in its tail.
         at = token - (WIDTH - 1) + back
         here, earlier = within & (at >= 0), within & (at < 0) & (at >= -before)
         seen = tl.load(x_ptr + (first + at) * x_stride + channel, mask=here, other=0.0)
@@ -75,7 +75,7 @@ def _tails_kernel(
     )
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     lane = tl.arange(0, LANES)[None, :]
-    if kept_ptr is not None:  # what is drafted behind them may not hold
+    if kept_ptr is not None:  # the drafts after them may be rejected
         count = tl.load(kept_ptr + tl.program_id(0))
     # A captured step's rows without tokens leave their slots as they are.
     within = (channel < CHANNELS) & (lane < tl.where(count > 0, WIDTH - 1, 0))
@@ -83,7 +83,7 @@ def _tails_kernel(
     tail = tails_ptr + (slot * CHANNELS + channel) * (WIDTH - 1)
     seen = tl.load(x_ptr + (first + at) * x_stride + channel, mask=within & (at >= 0), other=0.0)
     kept = tl.load(tail + (WIDTH - 1) + at, mask=within & (at < 0) & (at >= -before), other=0.0)
-    # What one thread moves another may still have to read.
+    # Another thread may still have to read the values that this one moves.
     tl.debug_barrier()
     tl.store(tail + lane, seen.to(tl.float32) + kept, mask=within)
 

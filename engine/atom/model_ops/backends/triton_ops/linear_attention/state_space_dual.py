@@ -54,13 +54,13 @@ def _step_kernel(
     in_key, in_value = lane < DK, column < DV
     held = in_key[:, None] & in_value[None, :]
     place = states_ptr + ((slot * HV + head) * DK + lane[:, None]) * DV + column[None, :]
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
     rate = -tl.exp(tl.load(a_log_ptr + head))
     bias, skip = tl.load(dt_bias_ptr + head), tl.load(skip_ptr + head)
     kept = count
-    if kept_ptr is not None:  # what is drafted behind them may not hold
+    if kept_ptr is not None:  # the drafts after them may be rejected
         kept = tl.load(kept_ptr + tl.program_id(0))
     for token in range(count):
         at = qkv_ptr + (first + token) * (2 * HK * DK + HV * DV)
@@ -95,7 +95,7 @@ def _chunks_kernel(
     column = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     held = (lane[:, None] < DK) & (column[None, :] < DV)
     place = states_ptr + ((slot * HV + head) * DK + lane[:, None]) * DV + column[None, :]
-    # Of a row that begins the slot holds what its last sequence left.
+    # If the row begins, its slot holds the last sequence's state.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
     rate = -tl.exp(tl.load(a_log_ptr + head))
@@ -116,7 +116,7 @@ def _chunks_kernel(
         passed = tl.cumsum(rate * taken, axis=0)
         whole = rate * tl.sum(taken, axis=0)
 
-        # What is left of the one at the other; nothing of later ones.
+        # The decay from one token to the other; zero for later ones.
         left = tl.exp(tl.where(seen, passed[:, None] - passed[None, :], 0.0))
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * left * taken[None, :]
         answers = tl.dot(q, state.to(k.dtype), input_precision="ieee") * tl.exp(passed)[:, None]
@@ -159,7 +159,7 @@ def state_space_dual(
         _chunks_kernel[(triton.cdiv(size, columns), heads, rows)](
             *inputs, *place, step.num_decodes, **sizes, K_LANES=head_lanes(shape.key_dim),
             BLOCK_V=columns, CHUNK=CHUNK, LINEAR_FROM=LINEAR_FROM,
-            # AMD's would spill what a second stage holds.
+            # AMD's would spill a second stage.
             num_warps=4, num_stages=1 if torch.version.hip else stages,
         )  # fmt: skip
     return out

@@ -48,7 +48,7 @@ _MXFP4_W2_ROWS = 8  # of a quarter of the bytes each
 # Of 8-bit weights, w13 of one warp; half as many of w2 where more than two turns
 # are read at once.
 _W13_ROWS_8BIT, _W2_ROWS_8BIT = 4, 4
-# Of w13: so many that a multiprocessor is busy with them without turns at once.
+# Of w13: enough to keep a multiprocessor busy without concurrent turns.
 _MANY_PROGRAMS = 16
 # Experts that programs choose among themselves.
 _CHOSEN_AMONG = 256

@@ -304,7 +304,7 @@ def w2_kernel(
     x_ptr += token * (TOP_K * K + SHARED)
     chosen_ptr += token * TOP_K
     weights_ptr += token * TOP_K
-    # TALL 0 says that weights are no 8-bit ones; what is not taken is not compiled.
+    # TALL 0 means that weights are not 8-bit; the other branch is not compiled.
     if TALL:
         total = w2_rows_8bit(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, tl.program_id(0) * ROWS, N, K,

@@ -35,7 +35,7 @@ def w2_rows(
     expert = tl.load(chosen_ptr + number, mask=real, other=0).to(tl.int64)
     STEP: tl.constexpr = 8 if INTERLEAVED else 1  # in memory, of what is the next in all rows
     place = expert * (N * WIDTH) + first_row_places(k, RUN_WORDS, INTERLEAVED)
-    # So many are side by side, which the compiler cannot know of what is looked up.
+    # So many are contiguous, which the compiler cannot derive for looked-up places.
     at = tl.max_contiguous(tl.multiple_of(place, ALIGNED), ALIGNED)
     w_at, n = w_ptr + at[None, :], n[:, None]
     mask = known & (real & (k < WIDTH))[None, :]

@@ -29,7 +29,7 @@ def w2_rows_8bit(
     real = number < TOP_K
     expert = tl.load(chosen_ptr + number, mask=real, other=0).to(tl.int64)
     x_at = x_ptr + number * K + inner
-    # A lane's inputs are side by side, which the compiler does not see of what is reshaped.
+    # A lane's inputs are contiguous, which the compiler does not see after a reshape.
     one = tl.arange(0, LANE)[None, :]
     at = tl.reshape((expert * (N * K) + inner)[:, None] + one, (TOP_K_PADDED * BLOCK_K,))
     at = tl.max_contiguous(tl.multiple_of(at, ALIGNED), ALIGNED)

@@ -72,10 +72,10 @@ from atom.model_ops.values import (
 # Tokens from which pairs are sorted; with fewer, programs look for their own, which costs less than
 # a launch.
 _SORTED_TOKENS = 64
-# Up to so many tokens the sum is left to the next norm, which reads parts in float32.
+# Up to this many tokens the next norm computes the sum, from parts in float32.
 _PARTS_TOKENS = 256
 _SUM_BLOCK = 1024
-# What the tensor core multiplies of fp8 at once, which shares a scale.
+# The fp8 inputs that the tensor core multiplies at once, which share a scale.
 _FP8_INPUTS = 32
 
 
@@ -182,7 +182,7 @@ def _multiply(
     tokens, chosen = routed.ids.shape
     active = _active(w, plan, device)
     _launch(given, _multiplied(w.gate_up, plan), active, plan, w.activation)
-    make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
+    make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks do not write
     parts = make((chosen, tokens, w.down.outputs), dtype=dtype, device=device)
     _launch(active, _multiplied(w.down, plan), _Activations(parts), plan, None)
     return parts

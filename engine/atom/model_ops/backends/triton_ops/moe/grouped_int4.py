@@ -62,7 +62,7 @@ def _indexed_product(
 def _inputs(x_rows, inputs_ptr, k, mask, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Even and odd inputs of a tile from k on, [M, PAIRS] each."""
     lane = tl.arange(0, BLOCK_K)
-    # act-order: activations are gathered by their stored places, weights lie by group.
+    # act-order: activations are gathered by their stored places, weights are stored by group.
     if inputs_ptr is None:
         x = tl.load(x_rows + k, mask=mask, other=0.0)
     else:
@@ -88,7 +88,7 @@ def multiply_int4(
     PAIRS: tl.constexpr = BLOCK_K // 2
     lane, pair, number = tl.arange(0, BLOCK_K), tl.arange(0, PAIRS), tl.arange(0, GROUPS)
     groups: tl.constexpr = COLUMNS
-    UP: tl.constexpr = K if ORDERS == 2 else 0  # where the ups' order stands
+    UP: tl.constexpr = K if ORDERS == 2 else 0  # the place of the ups' order
     # N need not be a multiple of the tile: rows beyond the last are masked.
     known = n < N
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K

@@ -83,7 +83,7 @@ def _multiply(
         if WIDE:
             w = _dequantise(w, scale_ptr, n, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
-    # w1's columns and w3's apart: see w13_tiles.py for why this exchanges nothing.
+    # w1's columns and w3's separately: w13_tiles.py explains why this needs no exchange.
     if GATED:
         gate, up = of_columns(acc, HIP)
     else:

@@ -21,7 +21,7 @@ from atom.model_ops.backends.triton_ops.moe.routing import choose, route
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.values import MoEWeight, NormWeight, Stream
 
-# Up to so many tokens a program norms its own instead of reading what another has normed.
+# Up to this many tokens a program norms its own instead of reading another's result.
 _FEW_TOKENS = 16
 _OWN = cast(
     Ops,

@@ -48,7 +48,7 @@ def _norm_router_kernel(
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + token * K + k, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
-        # The others still read the old one, so it has a tensor of its own.
+        # The others still read the old one, so it has a separate tensor.
         if tl.program_id(0) == 0:
             tl.store(residual_out_ptr + token * K + k, x, mask=inside)
     wide = x.to(tl.float32)

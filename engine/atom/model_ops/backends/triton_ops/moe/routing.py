@@ -110,7 +110,7 @@ def _choose_kernel(
     weights = tl.zeros([TOP_K_PADDED], tl.float32)
     for number in tl.static_range(TOP_K):
         best = tl.max(tl.max(choosable, axis=1), axis=0)
-        # The first of equals; one that exists, whatever the scores are.
+        # The first of equals; an existing one for any scores.
         at = tl.where(real & (choosable == best), expert, EXPERTS - 1)
         chosen = tl.min(tl.min(at, axis=1), axis=0)
         is_chosen = real & (expert == chosen)

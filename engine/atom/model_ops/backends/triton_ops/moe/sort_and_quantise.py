@@ -27,7 +27,7 @@ def _sort_and_split_kernel(
     K: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    # Sorters first: they take longest, and rows fill the card behind them.
+    # Sorters first: they take longest, and rows fill the card after them.
     if program < EXPERTS:
         order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, CHUNK)
     else:

@@ -23,7 +23,7 @@ def expert_scores(
     logits = tl.load(logits_ptr + expert, mask=real, other=0.0)
     if bias_ptr is not None:
         logits += tl.load(bias_ptr + expert, mask=real, other=0.0).to(tl.float32)
-    # Scores are independent of each other under a sigmoid; a softmax masks what is no expert first.
+    # Scores are independent of each other under a sigmoid; a softmax masks the padding first.
     if SIGMOID:
         return 1.0 / (1.0 + tl.exp(-logits))
     else:
@@ -57,7 +57,7 @@ def expert_of(key, PADDED: tl.constexpr):
 def nth_choice(keys, number, PADDED: tl.constexpr):
     """Return the expert that is chosen after `number` others."""
     best = tl.max(keys, axis=0)
-    # k is small: so many maxima of one tile in registers cost less than a sort.
+    # k is small: k maxima of one tile in registers cost less than a sort.
     for _ in range(number):
         keys = tl.where(keys == best, -1, keys)
         best = tl.max(keys, axis=0)

@@ -22,7 +22,7 @@ _REST = tl.constexpr(64.0)
 @triton.jit
 def _bytes(words, dtype: tl.constexpr):
     """Map words int32 [N, W] → of dtype, e4m3, [N, 4W]."""
-    # Bytes of a word in their order; joins of what a thread has.
+    # Bytes of a word in their order; joins of a thread's values.
     even = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
     odd = tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8))
     codes = tl.reshape(tl.join(even, odd), (words.shape[0], 4 * words.shape[1]))
@@ -112,7 +112,7 @@ def multiply_mxfp4_hi_lo(
         last1 = tl.load(x_rows + (2 * WHOLE + 64), mask=known, other=0.0)
         last_exponents = tl.load(scale_rows + (WHOLE // 256 * 16 + WHOLE // BLOCK_K % 2))
     # Exponents, which are too small to be copied ahead, are read a tile before they are needed, and
-    # left as they come: what is made of them waits for them.
+    # left as loaded: their conversion waits for them.
     exponents = tl.load(scale_rows)
     for k in range(0, WHOLE, BLOCK_K):
         x0 = tl.load(x_rows + 2 * k, mask=known, other=0.0)
@@ -126,7 +126,7 @@ def multiply_mxfp4_hi_lo(
         acc = _group_sum(acc, words2, x2, _scale(exponents, 2))
         acc = _group_sum(acc, words3, x3, _scale(exponents, 3))
         following = k // BLOCK_K + 1
-        if K % 256 == 0:  # no padding is behind the last
+        if K % 256 == 0:  # there is no padding after the last
             following = tl.minimum(following, 2 * TURNS - 1)
         exponents = tl.load(scale_rows + (following // 2 * 16 + following % 2))
     if K > WHOLE:

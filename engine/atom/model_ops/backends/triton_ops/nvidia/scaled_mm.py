@@ -21,9 +21,9 @@ from atom.model_ops.values import LinearWeight, WeightFormat
 # Tokens up to which our kernel is faster, and of a product that may stay in parts, because a norm
 # adds them up: the library divides no inner dimension.
 _FEW, _FEW_IN_PARTS = 16, 128
-# The library reads the activations' scales in vectors of so many tokens.
+# The library reads the activations' scales in vectors of this many tokens.
 _TOKENS = 4
-_SIDE = 16  # what the sides of a matrix are multiples of
+_SIDE = 16  # the sides of a matrix are multiples of it
 
 
 def is_faster(tokens: int, *, in_parts: bool) -> bool:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-_COPIED_BYTES = 16  # rows begin at a multiple of so many
+_COPIED_BYTES = 16  # rows begin at a multiple of this many bytes
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def load_weights(w_desc, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.c
         ROWS: tl.constexpr = w_desc.block_shape[1]
         w = w_desc.load([expert * STACKED, tile * ROWS, k])
         return tl.reshape(w, (STACKED * ROWS, BLOCK_K))
-    # Only where the last tile is partial: a mask on every load costs registers.
+    # Only if the last tile is partial: a mask on every load costs registers.
     elif K % BLOCK_K:
         return tl.load(w_rows + k, mask=(tl.arange(0, BLOCK_K) < K - k)[None, :], other=0.0)
     else:

@@ -37,7 +37,7 @@ def _receive_kernel(
     for first in range(0, count, BLOCK):
         at = first + tl.arange(0, BLOCK)
         inside = at < count
-        # All at once: what the host's memory costs is the way there.
+        # All at once: the cost of the host's memory is its latency.
         row_slot = tl.load(entry_ptr + at, mask=inside, other=-1)
         slot = tl.load(entry_ptr + count + at, mask=inside, other=-1).to(tl.int64)
         column = tl.load(entry_ptr + 2 * count + at, mask=inside, other=0)
@@ -72,7 +72,7 @@ def _prepare_kernel(
         position += offset
     table = tables_ptr + (slot * GROUPS + group) * MAX_BLOCKS
     context = tl.where(real, position + 1, 0)
-    # Only what the context uses of the table is copied; the rest is never read.
+    # Only the part of the table that the context uses is copied; the rest is never read.
     blocks = tl.cdiv(context, BLOCK_SIZE)
     entry = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     entries = tl.load(table + entry, mask=entry < blocks, other=0)
@@ -103,7 +103,7 @@ def _commit_kernel(
     """num_answers: of a entry. KEPT: slots keep their tokens, in lines of `columns`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1).to(tl.int64)
-    # Padding rows may share a slot; nothing is written for them, so there is no race.
+    # Padding rows may share a slot; no value is written for them, so there is no race.
     real = (slot >= 0) & (slot != padding_slot)
     token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
     if ANSWERS:

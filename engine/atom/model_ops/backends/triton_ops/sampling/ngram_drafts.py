@@ -46,7 +46,7 @@ def _look_up_kernel(
     last = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int32)
     said = tokens_ptr + slot * columns
     best = last.to(tl.int64) * 0
-    behind = tl.where(wanted > 0, last, 0)  # what is searched ends before this
+    behind = tl.where(wanted > 0, last, 0)  # the search ends before this
     while behind > 0:
         end = behind - CHUNK + tl.arange(0, CHUNK)
         alive = end >= 0
@@ -65,7 +65,7 @@ def _look_up_kernel(
     found = real & (wanted > 0) & ((best >> _END_BITS) >= fewest)
     end = tl.where(found, best & _END_MASK, 0)
     ahead = tl.arange(0, LANES).to(tl.int64)
-    # What is drafted may run on into the drafts themselves: a period goes on.
+    # The continuation may run into the drafts themselves: a period continues.
     at = end + 1 + ahead % tl.where(found, last - end, 1)
     token = tl.load(said + at, mask=ahead < tl.where(found, num_drafts, 0), other=0)
     tl.store(drafts_ptr + row * num_drafts + ahead, token.to(tl.int64), mask=ahead < num_drafts)

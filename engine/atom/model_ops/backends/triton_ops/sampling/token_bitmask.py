@@ -19,7 +19,7 @@ def _token_mask_kernel(logits_ptr, rows_ptr, bits_ptr, vocab, words, CHUNK: tl.c
     row = tl.load(rows_ptr + index)
     token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     inside = token < vocab
-    # Allowed where there is no word: a vocabulary padded beyond the grammar's is not touched.
+    # Allowed if there is no word: the padding beyond the grammar's vocabulary is not touched.
     word = tl.load(bits_ptr + index * words + token // 32, mask=inside, other=-1)
     forbidden = ((word >> (token % 32)) & 1) == 0
     tl.store(logits_ptr + row * vocab + token, float("-inf"), mask=inside & forbidden)

@@ -24,7 +24,7 @@ from atom.model_ops.backends.triton_ops.ordered_keys import ordered_key
 
 _GROUP = tl.constexpr(GROUP)
 _LOG2E = tl.constexpr(1 / LN2)
-# Bits of a key that tell two logits apart: the others are all zeros, or all ones below zero.
+# Bits of a key that distinguish two logits: the others are all zeros, or all ones below zero.
 _BITS = {torch.bfloat16: 16, torch.float16: 19, torch.float32: 32}
 # Groups that are looked into: as many as one program's registers hold without effort.
 CANDIDATES = 64
