@@ -36,6 +36,7 @@ from atom.template_sandbox import (
     TemplateBoundsError,
     mentions,
     render_within_bounds,
+    strftime_now,
     template_environment,
 )
 from atom.tokenizer import SETTINGS_FILE, Tokenizer, read_object
@@ -47,6 +48,11 @@ PROCESSOR_FILE = "chat_template.json"
 RESERVED_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 _KEY = "chat_template"
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+# What the servers of some models give their templates; of tools that are given, see tool_shape.py.
+_OF_SERVERS: Mapping[str, Callable[[], str]] = {
+    "datetime": lambda: strftime_now("%Y-%m-%d"),  # no time: equal prompts stay cached for a day
+    "functions": lambda: "[]",
+}
 # Content and reasoning of an answer as a model wrote it.
 ReadAnswer = Callable[[str], tuple[str, str]]
 
@@ -72,10 +78,11 @@ class ChatTemplate:
         self._place = place
         self._reader: tuple[str, ReadAnswer] | None = None
         self._special_tokens = dict(special_tokens)
-        self._plain = self._shaped(source)
-        self._with_tools = self._shaped(tool_source) if tool_source else self._plain
-        self.signs = self._with_tools.signs
+        plain, with_tools = _compile(source), _compile(tool_source or "")
         self.variables = _variables_of(source) | _variables_of(tool_source or "")
+        self._plain = self._shaped(source, plain)
+        self._with_tools = self._shaped(tool_source, with_tools) if tool_source else self._plain
+        self.signs = self._with_tools.signs
 
     def render(
         self,
@@ -177,12 +184,11 @@ class ChatTemplate:
     def _variables(self, shown: Shown, more: Mapping[str, Any]) -> dict[str, Any]:
         """Return the template's variables by name."""
         messages = _GivenList(shown.messages)
-        found = {**self._special_tokens, **more, "messages": messages, "tools": None}
+        given = {name: make() for name, make in _OF_SERVERS.items() if name in self.variables}
+        found = {**given, **self._special_tokens, **more, "messages": messages, "tools": None}
         return {**found, **shown.variables}
 
-    def _shaped(self, source: str) -> _ShapedTemplate:
-        template = _compile(source)
-
+    def _shaped(self, source: str, template: jinja2.Template) -> _ShapedTemplate:
         def render(shown: Shown, more: Mapping[str, Any]) -> str | None:
             try:
                 given = {**more, "add_generation_prompt": True}

@@ -81,7 +81,7 @@ def template_environment() -> jinja2.Environment:
     environment.filters |= {_COUNTED: _counted, _SIZED: _sized}
     environment.globals |= {
         "raise_exception": _raise_exception,
-        "strftime_now": _strftime_now,
+        "strftime_now": strftime_now,
         _CALLED: _called,
         _JOINED: _joined,
     }
@@ -292,5 +292,6 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(format: str) -> str:
+def strftime_now(format: str) -> str:
+    """Write the local time, as templates ask for it."""
     return datetime.datetime.now().strftime(format)

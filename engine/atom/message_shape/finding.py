@@ -316,6 +316,8 @@ def _tool_places(variables: Sequence[str]) -> Iterator[ToolShape]:
     for name in variables:
         if "tools" in name and name != "tools":
             yield ToolShape(name=name, bare=True)
+        elif name == "functions":
+            yield ToolShape(name=name, bare=True, as_text=True)
 
 
 def _content_probes() -> Iterator[tuple[str, list[dict[str, Any]]]]:

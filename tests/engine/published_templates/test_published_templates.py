@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from atom.chat_template import ChatTemplate
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.errors import RequestError
 from tests.support.published.conversations import (
@@ -26,9 +27,8 @@ from tests.support.published.conversations import (
 )
 from tests.support.published.models import SPECIAL_TOKENS, PublishedModel, model, names
 
-# Reads `functions` and `datetime`, which only its own server sets; transformers cannot render it
-# either.
-_UNSERVED = "fireworks-ai-llama-3-firefunction-v2"
+# Reads `functions` and `datetime`, which its own server sets; transformers cannot render it.
+_FIREFUNCTION = "fireworks-ai-llama-3-firefunction-v2"
 _THINKING = {"thinking": True, "enable_thinking": True}
 _UNSHOWN_REASONING = "reasoning that is sent back"
 _UNSHOWN_TEXT = "what the assistant said beside calls of earlier turns"  # harmony's analysis
@@ -75,7 +75,7 @@ FAMILIES: dict[str, tuple[str | None, str | None]] = {
     "deepseek-ai-DeepSeek-V3.2": ("deepseek_v32", "qwen3"),
     "deepseek-ai-DeepSeek-V4-Flash-0731": ("deepseek_v32", "qwen3"),
     "deepseek-ai-DeepSeek-V4": ("deepseek_v32", "qwen3"),
-    _UNSERVED: (None, None),
+    _FIREFUNCTION: ("phi4_mini_json", None),
     "google-gemma-2-2b-it": ("llama3_json", None),  # told so
     "google-gemma-4-31B-it-interleaved": ("gemma4", "gemma4"),
     "google-gemma-4-31B-it": ("gemma4", "gemma4"),
@@ -140,7 +140,7 @@ def lacking(model: PublishedModel, conversation: Conversation, tools: ToolSet) -
 
 
 def served() -> Iterator[PublishedModel]:
-    found = [model(name) for name in names() if name != _UNSERVED]
+    found = [model(name) for name in names()]
     assert len(found) > 60
     yield from found
 
@@ -255,11 +255,24 @@ def _of_transformers(
     return str(rendered[0])
 
 
+def test_a_template_gets_what_its_own_server_would_give_it() -> None:
+    found, conversation = model(_FIREFUNCTION), CONVERSATIONS["plain"]
+    shown = found.prompt(body(conversation, TOOL_SETS["whole"]))
+    functions = [tool["function"] for tool in TOOL_SETS["whole"].tools]
+    listed = shown.partition("Available functions as JSON spec:\n")[2]
+    assert json.JSONDecoder().raw_decode(listed)[0] == functions
+    today = datetime.date.today().isoformat()
+    for prompt in (shown, found.prompt(body(conversation, TOOL_SETS["none"]))):
+        assert f"Today is {today}." in prompt or datetime.date.today().isoformat() != today
+    own = body(conversation, TOOL_SETS["none"], chat_template_kwargs={"datetime": "a Tuesday"})
+    assert "Today is a Tuesday." in found.prompt(own)
+
+
 def test_a_template_that_cannot_be_served_is_named_at_start_and_in_every_request() -> None:
-    found = model(_UNSERVED)
-    assert any("cannot render a plain question" in note for _, note in found.notation.notes)
-    with pytest.raises(RequestError, match="cannot render these messages: 'functions' is undef"):
-        found.prompt(body(CONVERSATIONS["plain"], TOOL_SETS["none"]))
+    template = ChatTemplate("{{ weather + messages[0].content }}", {})
+    assert any("cannot render a plain question" in part for part in template.left_out)
+    with pytest.raises(RequestError, match="cannot render these messages: 'weather' is undef"):
+        template.render([{"role": "user", "content": "hi"}])
 
 
 def test_the_server_says_at_start_what_no_answer_will_have() -> None:
