@@ -117,6 +117,11 @@ FURTHER: list[dict[str, Any]] = [
 PROFILES: list[dict[str, Any]] = [
     {"accelerator": {"claim": {}, "resourceName": "amd.com/gpu"}},
     {"accelerator": {"resourceName": "amd.com/gpu"}},
+    *(
+        {"namespaceSelector": {"matchExpressions": [{"key": "env", "operator": name, **values}]}}
+        for name in ("In", "NotIn", "Exists", "DoesNotExist")
+        for values in ({}, {"values": []}, {"values": ["prod"]})
+    ),
 ]
 
 
