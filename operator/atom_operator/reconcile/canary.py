@@ -50,6 +50,7 @@ from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
 from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote, replicas_kept
 from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.pods.pod_state import pod_state, time_of
+from atom_operator.reconcile.planning import canary_plan_problems
 from atom_operator.status.canary import state_of
 from atom_operator.validation.parsing import parse_spec
 
@@ -111,7 +112,7 @@ async def look_at_canary(
         return CanaryLook(raw, _written_into_spec(key, spec, parent, observed))
     asked, wanted = asked_of(raw, spec), canary_spec(raw, spec)
     beside = _beside(spec, observed, before)
-    if problems := change_problems(key, spec, wanted):
+    if problems := change_problems(key, spec, wanted) or canary_plan_problems(key, wanted):
         return problems
     seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
     seen = replace(seen, known=_is_known(key, observed), beside=beside)

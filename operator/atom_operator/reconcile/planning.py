@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from atom.sizing import ModelFactsError, UnknownFamilyError
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -22,6 +22,7 @@ from atom_operator.domain import (
     FieldProblem,
     InspectedConfig,
     Manifest,
+    ObjectKey,
     Owner,
     Plan,
     ScalePlan,
@@ -31,7 +32,7 @@ from atom_operator.domain.canary import Canary
 from atom_operator.domain.devices import DevicePicture
 from atom_operator.domain.origin import Default, Origin
 from atom_operator.domain.profile import Profile
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import ANY_ENGINE, Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.inventory import memory_per_device
@@ -54,6 +55,7 @@ from atom_operator.validation.engine_limits import (
     validate_reproducible,
     validate_unknown_family,
 )
+from atom_operator.validation.parsing import parse_spec
 from atom_operator.validation.rules import validate, validate_against_model
 from atom_operator.validation.surroundings import validate_surroundings
 
@@ -81,6 +83,10 @@ class Surroundings:
     profile_default: Default | None = None  # the profile as a whole
     canary: Canary | None = None
     image_volumes: bool = True  # whether the API server takes them; asked if it matters
+
+
+# An operator and a site that have everything: an error even there is the object's own fault.
+ANYWHERE = Surroundings(images={"amd": "any", "cpu": "any"}, site=ANY_ENGINE)
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -198,6 +204,17 @@ def plan_in_force(
     if isinstance(options, FieldProblem):
         return None
     return _plan(owner, spec, options, lookup, around)
+
+
+def canary_plan_problems(key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[FieldProblem, ...]:
+    """Return the problems of a canary's own spec that it has in every cluster and at every site;
+    `key` names the AtomDeployment that has the canary."""
+    spec = parse_spec(wanted)
+    found = spec if isinstance(spec, tuple) else plan_spec(Owner(key, ""), spec, ANYWHERE)
+    return tuple(
+        FieldProblem("spec.canary.change", f"makes {problem}", problem.reason)
+        for problem in (found if isinstance(found, tuple) else ())
+    )
 
 
 def model_key(spec: AtomDeploymentSpec) -> str:

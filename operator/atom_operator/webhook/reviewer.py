@@ -28,11 +28,16 @@ from atom_operator.domain import (
     Plan,
     runs_engines,
 )
-from atom_operator.integration_values import ANY_ENGINE
 from atom_operator.kinds import Kind
 from atom_operator.preview import Preview, essentials, everything
 from atom_operator.reconcile.decider import Decider, Decision
-from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
+from atom_operator.reconcile.planning import (
+    ANYWHERE,
+    Surroundings,
+    canary_plan_problems,
+    consider,
+    plan_spec,
+)
 from atom_operator.reconcile.profiles.find_profile import optional_kinds
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.webhook.admission_review import ReviewRequest, Verdict
@@ -43,11 +48,6 @@ _logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 0.7
 # Reads that came too late still fill the caches for the next review; more would only pile up.
 _LATE_READS = 4
-# An operator and a site that have everything: an error even there is the object's own fault.
-_ANYWHERE = Surroundings(
-    images={"amd": "any", "cpu": "any"},
-    site=ANY_ENGINE,
-)
 
 
 class Reviewer:
@@ -188,7 +188,7 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return ()
-    result = _alone(key, manifest, _ANYWHERE)
+    result = _alone(key, manifest, ANYWHERE)
     faults = result if isinstance(result, tuple) else ()
     if spec.canary is None:
         return faults
@@ -197,11 +197,7 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     of_canary = change_problems(key, spec, wanted)
     if faults or of_canary:
         return tuple(dict.fromkeys((*faults, *of_canary)))
-    own = _alone(key, {**manifest, "spec": wanted}, _ANYWHERE)
-    return tuple(
-        FieldProblem("spec.canary.change", f"makes {problem}", problem.reason)
-        for problem in (own if isinstance(own, tuple) else ())
-    )
+    return canary_plan_problems(key, wanted)
 
 
 def _claim_of_canary(request: ReviewRequest, preview: Preview) -> FieldProblem | None:
