@@ -35,6 +35,7 @@ _FORBIDDEN = " is forbidden: "
 _CLAIM_OF_POD = "resource.kubernetes.io/pod-claim-name"
 _MOST_OF_NAME = 200  # of 253
 # By the role of a chart of before, or of a webhook that does something beside its answer.
+_NO_WEBHOOK = "failed calling webhook"
 _NOT_JUDGED = (
     'cannot create resource "pods"',
     'cannot create resource "resourceclaims"',
@@ -75,6 +76,9 @@ async def _judged(port: ClusterPort, kind: Kind, manifest: Manifest) -> Successo
     try:
         made = await port.dry_run(kind, manifest)
     except TransientError as error:
+        # A policy engine that is down answers the real pod as it answers this one.
+        if _NO_WEBHOOK in str(error):
+            return Successor(refusal=str(error))
         return Successor(unknown=str(error))
     except RefusedError as error:
         words = _words(str(error))

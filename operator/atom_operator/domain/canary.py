@@ -80,6 +80,7 @@ class CanarySeen:
     serves: bool = False
     ready: int = 0  # pods of it that serve
     beside: int = 1  # replicas that can serve all requests without it
+    others_roll: bool = False  # the pods beside it are being replaced
     known: bool = False  # to the Gateways, which can send requests to it at once
     hopeless: str | None = None  # why its pods will not become ready
     words: str = ""  # the reason of its wait

@@ -43,6 +43,8 @@ class NodeSupply:
     placed: int = 0  # its pods there that do not end
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
     unhealthy: int = 0  # devices that the node has and no pod is given
+    # The rule by which pods of this AtomDeployment keep a spare one off, until one of them goes.
+    own_rule: str | None = None
 
     @property
     def ours(self) -> int:

@@ -36,7 +36,7 @@ _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
 # The scheduler's messages about nodes that other pods fill.
 _HELD_BY_PODS = re.compile(
     r"Insufficient |cannot allocate all claims|Too many pods|free ports|anti-affinity"
-    r"|ReadWriteOncePod|max volume count"
+    r"|ReadWriteOncePod|max volume count|pod affinity rules|topology spread"
 )
 
 
@@ -219,6 +219,9 @@ def _choose(question: RolloutQuestion) -> Rollout:
 
 
 def _lacking(supply: Supply) -> str:
+    for node in supply.nodes:
+        if node.own_rule is not None and takes_one(node, supply, 1):
+            return f"{node.own_rule} keeps a spare pod off node {node.name}"
     return f"no eligible node has {needed_text(supply, short_everywhere(supply))} free"
 
 

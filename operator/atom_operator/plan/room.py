@@ -30,6 +30,8 @@ def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, .
 def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
     """Return whether a new pod may go there and finds room, once `stopped` pods of ours have left,
     whichever they are."""
+    if node.own_rule is not None and not stopped:
+        return False
     return not node.blockers and not short_of(node, supply, stopped)
 
 
@@ -121,12 +123,16 @@ def shortage(supply: Supply) -> str | None:
     if not supply.nodes:
         what = "AMD devices" if (supply.resource or "").startswith("amd.com/") else supply.resource
         return f"{wanted}, and no node of the cluster has {what}; is the device plugin running"
-    free = [_free(node, others) for node in supply.nodes if not node.blockers]
-    blocked = [f"{n.name}: {', '.join(n.blockers)}" for n in supply.nodes if n.blockers]
+    free = [_free(node, others) for node in supply.nodes if not _kept_off_by(node)]
+    blocked = [f"{n.name}: {', '.join(found)}" for n in supply.nodes if (found := _kept_off_by(n))]
     parts = [f"free: {_some(free)}"] if free else ["no eligible node"]
     if blocked:
         parts.append(f"blocked: {_some(blocked, '; ')}")
     return f"{wanted}; {'; '.join(parts)}"
+
+
+def _kept_off_by(node: NodeSupply) -> tuple[str, ...]:
+    return (*node.blockers, *((node.own_rule,) if node.own_rule is not None else ()))
 
 
 def _free(node: NodeSupply, others: Iterable[str]) -> str:

@@ -47,6 +47,7 @@ from atom_operator.domain.canary import (
 from atom_operator.kinds import AUTOSCALER, HTTP_ROUTE
 from atom_operator.plan.canary.analysis import judge
 from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
+from atom_operator.plan.canary.size import pods_that_stay
 from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote, replicas_kept
 from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.pods.pod_state import pod_state, time_of
@@ -116,6 +117,7 @@ async def look_at_canary(
         return problems
     seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
     seen = replace(seen, known=_is_known(key, observed), beside=beside)
+    seen = replace(seen, others_roll=_is_rolling(observed))
     state = next_state(asked, seen, before, observed.at or _NO_TIME)
     has_pods = state.phase in HAS_PODS
     canary = Canary(
@@ -166,15 +168,29 @@ def _written_into_spec(
     before = state_of(parent.get("status") or {})
     if child is None or before is None or not asks_for_the_same(spec, child.get("spec") or {}):
         return None
-    seen = CanarySeen(exists=True, serves=_is_ready(child), known=_is_known(key, observed))
-    state = promote(_of_promotion(parent, seen, before), before, before.weight)
+    ready, weight = _ready_pods(child), before.weight
+    if ready < before.ready:  # those that are left carry so much of it
+        weight = weight * ready // before.ready
+    serves = _is_ready(child) or ready > 0
+    seen = CanarySeen(exists=True, serves=serves, known=_is_known(key, observed))
+    state = promote(_of_promotion(parent, seen, before), before, weight)
     if state.phase is CanaryPhase.PROMOTED:
         return None
-    kept = (before.replicas, before.ready, _beside(spec, observed, before))
-    state = replace(state, replicas=kept[0], ready=kept[1], beside=kept[2])
+    beside = _beside(spec, observed, before)
+    state = replace(state, replicas=before.replicas, ready=ready, beside=beside)
     is_there, keeps = _has_service(child), replicas_kept(state, observed.at)
+    stay = pods_that_stay(int((child.get("spec") or {}).get("replicas", 1)), ready)
+    wanted = {**(child.get("spec") or {}), "replicas": stay}
     name = naming.canary_name(key)
-    return Canary(name, state, child.get("spec"), is_there=is_there, keeps=keeps)
+    return Canary(name, state, wanted, is_there=is_there, keeps=keeps)
+
+
+def _is_rolling(observed: Observed) -> bool:
+    """Return whether pods of an older revision are left beside the canary, or new ones missing."""
+    running = observed.deployment
+    return running is not None and (
+        running.replicas > running.updated or running.updated < running.desired
+    )
 
 
 def _beside(spec: AtomDeploymentSpec, observed: Observed, before: CanaryState | None) -> int:
@@ -185,9 +201,13 @@ def _beside(spec: AtomDeploymentSpec, observed: Observed, before: CanaryState | 
     if scaling is None or not scaling.moves_replicas or running is None:
         return first_replicas(spec)
     alone = any(child.kind == AUTOSCALER for child in observed.children)
-    if alone and before is not None and before.weight and before.beside is not None:
+    if alone and before is not None and before.beside is not None and _keeps_others(before):
         return min(max(before.beside, running.desired), scaling.max_replicas)
     return running.desired
+
+
+def _keeps_others(state: CanaryState) -> bool:
+    return bool(state.weight) or state.phase is CanaryPhase.PROMOTING
 
 
 async def _see(

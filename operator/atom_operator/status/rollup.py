@@ -9,7 +9,7 @@ its revision.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -383,6 +383,17 @@ def _available(situation: StatusInputs) -> Verdict:
 
 
 def _degraded(situation: StatusInputs) -> Verdict:
+    """True with the most important cause, and with the client that contests the number of replicas,
+    which hides behind no other cause."""
+    found, contested = _failure(situation), situation.deployment.contested
+    if contested is None:
+        return found
+    if found.status == "False":
+        return Verdict(found.type, "True", Reason.REPLICAS_CONTESTED, contested)
+    return replace(found, message=f"{found.message}; {contested}")
+
+
+def _failure(situation: StatusInputs) -> Verdict:
     kind, running = ConditionType.DEGRADED, situation.deployment
     for refusal in situation.report.refused:
         return Verdict(kind, "True", refusal.reason, refusal.message)
@@ -409,8 +420,6 @@ def _degraded(situation: StatusInputs) -> Verdict:
     stalled = running.stalled_message
     if stalled and running.up_to_date and not running.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)
-    if running.contested is not None:
-        return Verdict(kind, "True", Reason.REPLICAS_CONTESTED, running.contested)
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 
 

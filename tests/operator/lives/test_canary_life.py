@@ -8,10 +8,11 @@ from tests.operator.lives.test_generated_life import broken
 from tests.support.operator_life.canaries import draw_canary_story
 from tests.support.operator_life.story import shortest
 
+# 75: its change is written into the spec while one of its pods waits for a place.
 # 2022: a device falls sick under one of its pods while another pod of the spec waits for a node.
 # 19: the spec is refused when the canary is deleted by hand, and its share with it. 390: promoted
 # while its pods would be refused. 416: its node is lost, and back.
-DAILY = (0, 1, 19, 390, 416, 2022)
+DAILY = (0, 1, 19, 390, 416, 75, 2022)
 
 
 def live(seed: int) -> None:

@@ -378,6 +378,7 @@ REFUSALS: dict[str, tuple[Any, ...]] = {
     "a quota of fewer pods than there are": ("limit_by_a_quota", "pods", -1, 100),
     "a limit range": ("limit_by_a_range", {"max": {"memory": "1Gi"}}, 100),
     "a policy": ("refuse_by_a_policy", (POD,), 100),
+    "a policy engine that is down": ("let_the_policy_engine_be_down", ("Pod",), 100),
 }
 FULL = {
     "alone": scene(devices=8),

@@ -21,6 +21,7 @@ _WORDS = {
     "a quota of fewer pods than there are": "exceeded quota: team, requested: pods=1",
     "a limit range": "maximum memory usage per Container is 1Gi",
     "a policy": 'admission webhook "a-policy.example.org" denied the request: the label team',
+    "a policy engine that is down": 'failed calling webhook "a-policy.example.org"',
 }
 
 
@@ -92,6 +93,7 @@ def test_pods_stay_until_those_that_follow_would_be_admitted(
     for lifts in ("lift_the_quota", "lift_the_range"):
         changed.happens(lifts)
     changed.happens("refuse_by_a_policy", ())
+    changed.happens("let_the_policy_engine_be_down", ())
     changed.life.cluster.advance(900)
     assert changed.is_new
     assert changed.said("Ready")["status"] == "True"
@@ -114,6 +116,7 @@ def test_pods_stay_while_an_old_one_waits_for_a_node(begin: Any, who: str) -> No
     for lifts in ("lift_the_quota", "lift_the_range"):
         changed.happens(lifts)
     changed.happens("refuse_by_a_policy", ())
+    changed.happens("let_the_policy_engine_be_down", ())
     changed.life.cluster.advance(300)
     assert len(changed.serving) == 2
     assert not changed.before & changed.serving
@@ -146,7 +149,7 @@ def test_pods_of_another_kind_stay_until_those_that_follow_would_be_admitted(
     [
         RefusedError('pods is forbidden: User "operator" cannot create resource "pods"', 403),
         RefusedError('admission webhook "old" does not support dry run', 400),
-        TransientError("failed calling webhook: no endpoints available"),
+        TransientError("timed out after 30 s"),
     ],
 )
 @pytest.mark.parametrize("where", ["alone", "groups"])

@@ -53,6 +53,11 @@ def admitted(state: ClusterState, pod: Manifest) -> Manifest:
 
 def check(state: ClusterState, kind: Kind, item: Manifest) -> None:
     """Raise RefusedError where a policy or a quota stands against a new object."""
+    if kind.kind in state.silent_policy:  # failurePolicy: Fail
+        name, words = "a-policy.example.org", 'no endpoints available for service "policy"'
+        raise RefusedError(
+            f'Internal error occurred: failed calling webhook "{name}": {words}', 500
+        )
     for policy in state.policies:
         words = policy(kind, item)
         if words is not None:

@@ -7,10 +7,13 @@ The operator is another client (`operator_client.py`), and so are people (`api`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
+from atom_operator.cluster.errors import RefusedError, classify
 from atom_operator.constants import FRONTEND_COMPONENT, LABEL_COMPONENT
 from atom_operator.domain import POD, SERVICE, Manifest
+from atom_operator.kinds import Kind
 from tests.support.in_memory_cluster.admission import admitted, check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
 from tests.support.in_memory_cluster.deployment_controller import sync_deployments
@@ -37,6 +40,16 @@ from tests.support.operator.fake_cluster import FakeCluster
 _MOST_ROUNDS = 60  # of controllers at one moment
 
 
+@contextmanager
+def _told_to_clients() -> Iterator[None]:
+    """Raise what a client makes of the API server's answer: an error of the server itself is tried
+    again."""
+    try:
+        yield
+    except RefusedError as error:
+        raise classify(error.code, str(error)) from error
+
+
 class InMemoryCluster:
     """`api` is what the operator talks to."""
 
@@ -49,9 +62,17 @@ class InMemoryCluster:
         self.clients: list[Callable[[], None]] = []  # who else looks in every round
         self.settled: list[Callable[[], None]] = []  # who looks when a moment is over
         self.api.clock = self.state.now
-        self.api.admit = lambda kind, item: check(self.state, kind, item)
-        self.api.admit_pod = lambda pod: admitted(self.state, pod)
+        self.api.admit = self._admit
+        self.api.admit_pod = self._admit_pod
         self.api.evicts = self.evict
+
+    def _admit(self, kind: Kind, item: Manifest) -> None:
+        with _told_to_clients():
+            check(self.state, kind, item)
+
+    def _admit_pod(self, pod: Manifest) -> Manifest:
+        with _told_to_clients():
+            return admitted(self.state, pod)
 
     # --- time --------------------------------------------------------------------------------
 

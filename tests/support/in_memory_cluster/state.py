@@ -44,6 +44,7 @@ class ClusterState:
     api: FakeCluster
     time: float = 0.0
     policies: list[Policy] = field(default_factory=list)  # of admission webhooks
+    silent_policy: frozenset[str] = frozenset()  # kinds whose webhook nobody answers for
     sidecars: list[Manifest] = field(default_factory=list)  # that a webhook puts into every pod
     queue: int | None = None  # pods that it admits; None where pods are in no queue
     lost: set[str] = field(default_factory=set)  # nodes whose kubelet is silent

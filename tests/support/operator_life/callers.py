@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from atom_operator.constants import LABEL_ROLE, ROLE_WORKER
 from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, Manifest
 from atom_operator.kinds import HTTP_ROUTE, INFERENCE_POOL
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
@@ -22,12 +23,14 @@ _ENGINE = {"app.kubernetes.io/name": "atom-engine"}
 
 
 def engines_that_serve(cluster: InMemoryCluster, name: str) -> list[Manifest]:
-    """Engine pods of an AtomDeployment that are ready, by whatever they are found."""
+    """Engine pods of an AtomDeployment that are ready, by whatever they are found; of a group the
+    leader, which answers."""
     wanted = {**_ENGINE, "app.kubernetes.io/instance": name}.items()
     return [
         pod
         for pod in cluster.pods
         if is_ready(pod) and wanted <= (pod["metadata"].get("labels") or {}).items()
+        if (pod["metadata"].get("labels") or {}).get(LABEL_ROLE) != ROLE_WORKER
     ]
 
 

@@ -21,6 +21,10 @@ _SAID_OTHERWISE = {
     "node(s) were unschedulable": ("cordoned",),
     "didn't match Pod's node affinity": ("its device id is not labelled",),
     "Too many pods": ("pods",),
+    "didn't match pod topology spread constraints": ("topologySpreadConstraints",),
+    "didn't match pod affinity rules": ("required pod affinity",),
+    "anti-affinity rules": ("anti-affinity",),
+    "volume node affinity conflict": ("the volume of claim",),
     "cannot allocate all claims": ("deviceclass.resource.kubernetes.io/",),
 }
 

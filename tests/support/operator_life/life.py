@@ -40,6 +40,7 @@ from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.merged_fields import copied
 from tests.support.operator_life.groups import group_of
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, SPOILT
+from tests.support.operator_life.others_at_work import ForeignAutoscaler, NodeAutoscaler
 from tests.support.operator_life.promises import Promises
 from tests.support.operator_life.story import Scene, Story
 from tests.support.operator_life.surroundings import (
@@ -49,6 +50,7 @@ from tests.support.operator_life.surroundings import (
     GatewayController,
     make_claim,
 )
+from tests.support.operator_life.wider import RULES
 
 _SITE = Site(
     engine_tensor_parallel=16,
@@ -79,11 +81,11 @@ class Life:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.nodes = [_node(number, scene) for number in range(scene.nodes)]
+        nodes = [_node(number, scene) for number in range(scene.nodes)]
         api = FakeCluster()
         if not scene.keda:
             api.unserved_kinds.add(SCALED_OBJECT)
-        self.cluster = InMemoryCluster(api, self.nodes)
+        self.cluster = InMemoryCluster(api, nodes)
         self.state = self.cluster.state
         self.operator = OperatorClient(self.cluster, site=_SITE)
         self.neighbours = self.changes = 0
@@ -100,6 +102,11 @@ class Life:
         if scene.route:
             self.gateway = GatewayController(self.state)
             self.cluster.clients.append(self.gateway.sync)
+        self.foreign: ForeignAutoscaler | None = None
+        self.cluster.clients.append(lambda: self.foreign and self.foreign.look())
+        if scene.wider.brings_nodes:
+            brings = NodeAutoscaler(self.cluster, lambda number: _node(number, scene))
+            self.cluster.clients.append(brings.look)
         if scene.claimed:
             publish_class(self.state)
             for node in self.nodes:
@@ -125,6 +132,10 @@ class Life:
         self.promises.judge_the_rest(self.cluster.api.writes[written:])
 
     # --- what is there -----------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[Manifest]:
+        return self.cluster.api.nodes or []
 
     @property
     def parent(self) -> Manifest | None:
@@ -356,6 +367,8 @@ class Life:
         self.remove_all(RESOURCE_QUOTA)
         self.remove_all(LIMIT_RANGE)
         self.state.policies.clear()
+        self.state.silent_policy = frozenset()
+        self.foreign = None
         self.cluster.kubelets.rejecting.clear()
         if self.gateway is not None:
             self.gateway.refused = None
@@ -420,12 +433,13 @@ def _spec(scene: Scene) -> Manifest:
         manifest["accelerator"] = {"type": "cpu", "memory": "16Gi"}
     if scene.per_pod_gib:
         manifest["template"] = _template(scene, scene.per_pod_gib, 0)
-    elif scene.hugepages:
+    elif scene.hugepages or scene.wider.rule:
         manifest["template"] = _template(scene, None, 0)
     if scene.claim:
         manifest["cache"] = {"compile": {"claim": "kernels"}}
     if scene.route:
-        manifest["gateway"] = {"httpRoute": {"parentRefs": [{"name": "gate"}]}}
+        matches = {"matches": ["Header"]} if scene.wider.by_header else {}
+        manifest["gateway"] = {"httpRoute": {"parentRefs": [{"name": "gate"}], **matches}}
     if scene.scales:
         method = "KEDA" if scene.keda else "HPA"
         manifest["autoscaling"] = {"method": method, "minReplicas": 1, "maxReplicas": 4}
@@ -448,4 +462,6 @@ def _template(scene: Scene, gib: int | None, number: int) -> Manifest | None:
         resources = {"requests": {**requests, **pages}, **({"limits": pages} if pages else {})}
         engine = {"name": "engine", "resources": resources}
         template["spec"] = {"containers": [engine]}
+    if rule := RULES[scene.wider.rule]:
+        template["spec"] = {**(template.get("spec") or {}), **copied(dict(rule))}
     return template or None

@@ -19,6 +19,7 @@ from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
 from tests.support.operator_life.rollout_bound import RolloutBound
+from tests.support.operator_life.wider import WiderPromises
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
@@ -82,6 +83,7 @@ class Promises:
         self.untold: dict[str, float] = {}  # causes, and since when no condition tells them
         self.touched = False  # the workload, by hand
         self.canary = CanaryPromises(life)
+        self.wider = WiderPromises(life)
         self.devices = DevicePromises(life, self._hold)
         self.bound = RolloutBound(life)
 
@@ -180,6 +182,8 @@ class Promises:
         self.devices.judge(parent)
         found = self.canary.broken()
         self._hold(found is None, f"{found}")
+        found = self.wider.broken()
+        self._hold(found is None, f"{found}")
 
     def _nothing_flaps(self, parent: Manifest) -> None:
         for item in parent["status"]["conditions"]:
@@ -187,6 +191,8 @@ class Promises:
             if before is not None and before != item["status"]:
                 self.turns[item["type"]] = self.turns.get(item["type"], 0) + 1
             self.told[item["type"]] = item["status"]
+        if self.life.foreign is not None:
+            self.turns.clear()  # pods come and go with each turn of a client that contests them
         for kind, turns in self.turns.items():
             self._hold(turns <= _MOST_TURNS, f"nothing flaps: {kind} turned {turns} times")
 
@@ -270,11 +276,14 @@ class Promises:
         engine, template = engine_asked_for(self.life.spec), self.life.spec.get("template") or {}
         images = {engine["image"]} if "image" in engine else {*self.life.operator.images.values()}
         length, memory = engine.get("maxModelLen"), _memory(template.get("spec"))
+        named = self.life.spec["model"].get("servedName")
+        names = {named} if named else {_option(pod, "--served-model-name") for pod in pods}
         return all(
             _engine_of(pod["spec"])["image"] in images
             and _is_asked(_option(pod, "--max-model-len"), length and str(length), _LENGTHS)
             and _is_asked(_memory(pod["spec"]), memory, _MEMORIES)
             and _attempt(pod) == _attempt(template)
+            and _option(pod, "--served-model-name") in names
             for pod in pods
         )
 

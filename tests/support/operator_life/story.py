@@ -22,6 +22,15 @@ _ONE_POD_GIB = 20  # of a node that holds one pod on the CPU
 
 
 @dataclass(frozen=True, slots=True)
+class Wider:
+    """What a wider life has beside."""
+
+    rule: str = ""  # between pods, in the spec's template
+    brings_nodes: bool = False  # something adds nodes for pods that wait for one
+    by_header: bool = False  # callers name the model in a header of the route
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """What there is at first. `devices` 0 is a model on the CPU; `nodes` by what they hold."""
 
@@ -39,6 +48,7 @@ class Scene:
     hugepages: bool = False  # of which a node has those of one pod
     route: bool = False  # by which callers come
     claimed: bool = False  # devices, from a DRA driver instead of a device plugin
+    wider: Wider = Wider()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,12 @@ def pods_of_share(weight: int, beside: int) -> int:
     return max(1, -(-min(weight, 100) * beside // 100))
 
 
+def pods_that_stay(pods: int, ready: int) -> int:
+    """Return the pods of a canary while others are replaced: one that waits would take the place
+    that an old pod leaves to its successor."""
+    return min(pods, max(1, ready))
+
+
 def carried_share(asked: CanaryAsked, weight: int, ready: int, beside: int) -> int:
     """Return how much of a share in percent the canary's pods that serve can carry. A number of
     pods that the spec names is taken for enough."""

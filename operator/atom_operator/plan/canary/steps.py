@@ -21,7 +21,7 @@ from atom_operator.domain.canary import (
     CanaryStep,
 )
 from atom_operator.plan.canary.decision import decided_of, in_force, left_over
-from atom_operator.plan.canary.size import carried_share, pods_asked
+from atom_operator.plan.canary.size import carried_share, pods_asked, pods_that_stay
 
 # Of a wait that no person ends: a Gateway's controller, engines that do not answer.
 PATIENCE = timedelta(minutes=10)
@@ -52,13 +52,15 @@ def next_state(
         kept = before.beside if before is not None else None
         return replace(state, since=began, beside=kept)
     pods = pods_asked(asked, state.step, seen.beside)
+    if asked.replicas is None and (seen.others_roll or state.phase is CanaryPhase.PROMOTING):
+        pods = pods_that_stay(pods, seen.ready)
     return replace(state, replicas=pods, ready=seen.ready, beside=seen.beside)
 
 
 def replicas_kept(state: CanaryState, now: datetime | None) -> int | None:
     """Return the replicas below which the others must not fall, so that they can serve all requests
     when the canary takes none any more; None once it has taken none for a while."""
-    if state.weight:
+    if state.weight or state.phase is CanaryPhase.PROMOTING:
         return state.beside
     none_since = state.since if state.phase in _OVER else state.waiting_since
     if now is None or none_since is None:

@@ -15,7 +15,7 @@ from atom_operator.domain import Manifest, Plan, Supply
 from atom_operator.domain.devices import DeviceClaim, DevicePicture
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPod, PlacedPods, summed
-from atom_operator.plan.devices.other_pods import has_rules, without_forbidden
+from atom_operator.plan.devices.other_pods import has_rules, with_own_rules, without_forbidden
 from atom_operator.plan.inventory import PodsAsked, survey
 
 
@@ -35,6 +35,7 @@ def supply_of(
         own = {id(pod) for pod in pods.of(asked.key)}
         others = [pod for pod in pods.pods if id(pod) not in own]
         supply = without_forbidden(supply, nodes, others, asked)
+        supply = with_own_rules(supply, nodes, pods.pods, asked)
     return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
 
 

@@ -76,6 +76,19 @@ def without_forbidden(
     return replace(supply, nodes=tuple(found))
 
 
+def with_own_rules(
+    supply: Supply, nodes: Iterable[Manifest], pods: Sequence[PlacedPod], asked: PodsAsked
+) -> Supply:
+    """The supply, with the rule by which the pods that are there, those of the AtomDeployment too,
+    keep a spare pod off a node that is open otherwise."""
+    beside = without_forbidden(supply, nodes, pods, asked)
+    found = [
+        replace(node, own_rule=next(iter(now.blockers[len(node.blockers) :]), None))
+        for node, now in zip(supply.nodes, beside.nodes, strict=True)
+    ]
+    return replace(supply, nodes=tuple(found))
+
+
 def has_rules(pod_spec: Mapping[str, Any]) -> bool:
     """Return whether a pod has required rules about other pods at all."""
     rules = _rules(pod_spec)

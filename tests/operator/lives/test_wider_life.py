@@ -1,0 +1,42 @@
+"""Generated lives with rules between pods, others' autoscalers, a policy engine that is down and
+callers by header hold what the documents promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operator.lives.test_generated_life import broken, scene, told
+from tests.support.operator_life.story import Wider, shortest
+from tests.support.operator_life.wider import RULES, draw_wider_story
+
+# 23: a policy engine is down when a pod is to be replaced in its place. 35: a spare pod is kept off
+# by the rules of the pods before it. 65: a fight for the replicas of what was rolled back.
+DAILY = (0, 1, 2, 23, 35, 65)
+
+
+def live(seed: int) -> None:
+    story = draw_wider_story(seed)
+    found = broken(story)
+    if found is not None:
+        short = shortest(story, lambda shorter: (broken(shorter) or "")[:30] == found[:30])
+        pytest.fail(f"seed {seed}: {broken(short)}\n{short}")
+
+
+def test_wider_lives_hold_what_the_documents_promise() -> None:
+    for seed in DAILY:
+        live(seed)
+
+
+@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize("rule", [name for name in RULES if name])
+def test_a_rule_between_pods_holds_no_rollout_up(rule: str, devices: int) -> None:
+    where = scene(devices=devices, nodes=2, replicas=2, wider=Wider(rule=rule))
+    steps = (("ask_for_a_length", 512, 1300), ("ask_for_a_length", 1024, 1300))
+    assert broken(told(where, steps)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(20))
+def test_two_thousand_wider_lives(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        live(seed)

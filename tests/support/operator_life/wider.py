@@ -1,0 +1,159 @@
+"""Wider lives: rules between pods in the spec's template, a node autoscaler, a foreign autoscaler,
+a policy engine that is down, nodes under pressure, and callers by a route's header.
+
+Drawn by stories of their own, so that the lives of all other seeds stay what they were.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from atom_operator.constants import LABEL_DEPLOYMENT
+from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE
+from tests.support.operator_life.callers import misled
+from tests.support.operator_life.happenings import HAPPENINGS, PRESSURES, Kind
+from tests.support.operator_life.others_at_work import ForeignAutoscaler
+from tests.support.operator_life.story import Happening, Story, Wider, draw_story
+from tests.support.operator_life.surroundings import ZONE
+
+if TYPE_CHECKING:
+    from tests.support.operator_life.life import Life
+
+_SHARE = 0.4  # of what happens is of here
+_PAUSES_SECONDS = (1, 20, 100, 400, 1300)
+_HOST = "kubernetes.io/hostname"
+_TELL_SECONDS = 300.0  # within which a fight for the number of replicas is told
+_OWN = {"matchLabels": {LABEL_DEPLOYMENT: "chat"}}
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_SPREAD = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": _OWN}
+RULES: dict[str, Mapping[str, Any]] = {
+    "": {},
+    "apart by host": {
+        "affinity": {
+            "podAntiAffinity": {_REQUIRED: [{"labelSelector": _OWN, "topologyKey": _HOST}]}
+        }
+    },
+    "together in a zone": {
+        "affinity": {"podAffinity": {_REQUIRED: [{"labelSelector": _OWN, "topologyKey": ZONE}]}}
+    },
+    "spread over zones": {"topologySpreadConstraints": [{**_SPREAD, "topologyKey": ZONE}]},
+    "spread over hosts": {"topologySpreadConstraints": [{**_SPREAD, "topologyKey": _HOST}]},
+}
+
+
+def let_another_autoscaler_fight(life: Life, wanted: int | None) -> None:
+    """A HorizontalPodAutoscaler of somebody's wants so many; None takes it away."""
+    life.foreign = None
+    if wanted is not None and life.workload is not None and not life.scene.groups:
+        life.promises.by_hand()
+        life.foreign = ForeignAutoscaler(life.cluster, life.name, wanted)
+
+
+def let_the_policy_engine_be_down(life: Life, kinds: tuple[str, ...]) -> None:
+    """Nobody answers for its webhook, whose failurePolicy is Fail."""
+    life.state.silent_policy = frozenset(kinds)
+
+
+def rename_the_model(life: Life, name: str) -> None:
+    """Callers ask for it by a header of the route, where there is one."""
+    life.ask(model={**life.spec["model"], "servedName": name})
+
+
+_ANY = tuple(range(8))
+WIDER_HAPPENINGS = {
+    "let_another_autoscaler_fight": Kind(let_another_autoscaler_fight, 2, ((1, 3, 5, None),)),
+    "let_the_policy_engine_be_down": Kind(
+        let_the_policy_engine_be_down,
+        3,
+        (((POD.kind,), (POD.kind, JOB.kind), (SERVICE.kind, DEPLOYMENT.kind), (), ()),),
+    ),
+    "rename_the_model": Kind(rename_the_model, 2, (("one", "two"),)),
+    "put_a_node_under_pressure": Kind(
+        HAPPENINGS["put_a_node_under_pressure"].does, 3, (_ANY, PRESSURES)
+    ),
+    "lift_the_pressure": Kind(HAPPENINGS["lift_the_pressure"].does, 2, (_ANY,)),
+    "ask_for_a_frontend": Kind(HAPPENINGS["ask_for_a_frontend"].does, 2, ((2, 3, None),)),
+}
+
+
+def draw_wider_story(seed: int) -> Story:
+    """Draw a life with a rule between pods, what adds nodes, or callers by header, in which what
+    is of here happens beside everything else."""
+    draw, story = random.Random(f"wider {seed}"), draw_story(seed)
+    scene = story.scene
+    route = scene.route or (not scene.groups and draw.random() < 0.4)
+    wider = Wider(
+        rule=draw.choice(tuple(RULES)),
+        brings_nodes=not scene.claimed and draw.random() < 0.3,
+        by_header=route and draw.random() < 0.7,
+    )
+    happenings = [_draw(draw) if draw.random() < _SHARE else other for other in story.happenings]
+    return Story(replace(scene, route=route, wider=wider), (*happenings, _draw(draw)))
+
+
+def _draw(draw: random.Random) -> Happening:
+    names = list(WIDER_HAPPENINGS)
+    name = draw.choices(names, [WIDER_HAPPENINGS[name].weight for name in names])[0]
+    arguments = tuple(draw.choice(choices) for choices in WIDER_HAPPENINGS[name].choices)
+    return Happening(name, arguments, draw.choice(_PAUSES_SECONDS))
+
+
+@dataclass
+class WiderPromises:
+    """Of one life; each answers with what is broken, or None."""
+
+    life: Life
+    fought_since: float | None = None
+
+    def broken(self) -> str | None:
+        """What is promised when a moment is over."""
+        return self._callers_find_their_model() or self._a_fight_is_told()
+
+    def _callers_find_their_model(self) -> str | None:
+        """Whoever asks by the route's header, by a frontend or by the picker asks for what some pod
+        serves, while some pod does."""
+        return next(iter(misled(self.life.cluster, self.life.name)), None)
+
+    def _a_fight_is_told(self) -> str | None:
+        """Somebody else's autoscaler is named with the remedy."""
+        life, time = self.life, self.life.state.time
+        parent = life.parent or {}
+        spec, status = parent.get("spec") or {}, parent.get("status") or {}
+        fights = (
+            life.foreign is not None
+            and life.workload is not None
+            and not ({"autoscaling"} & spec.keys() or spec.get("suspend"))
+            and life.foreign.wanted != spec.get("replicas", 1)
+            and not _is_kept(status)
+        )
+        if not fights:
+            self.fought_since = None
+            return None
+        self.fought_since = time if self.fought_since is None else self.fought_since
+        if any("kubectl scale atomd/" in item["message"] for item in status["conditions"]):
+            self.fought_since = time  # an operator that begins anew finds it out anew
+        if time - self.fought_since <= _TELL_SECONDS:
+            return None
+        return "somebody sets the replicas again and again, and no condition names it"
+
+
+def _is_kept(status: Mapping[str, Any]) -> bool:
+    """Whether the newest spec is not carried out, so that its number is nobody's."""
+    kinds = ("Accepted", "CapacityFits")
+    return any(
+        item["status"] == "False"
+        for item in status.get("conditions") or ()
+        if item["type"] in kinds
+    )
+
+
+HAPPENINGS.update(
+    {
+        name: replace(kind, weight=0)
+        for name, kind in WIDER_HAPPENINGS.items()
+        if name not in HAPPENINGS
+    }
+)
