@@ -19,17 +19,17 @@ _TEXTS = Path(__file__).with_suffix(".yaml")
 _HEAD = """
 Every error has OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. The message says
 what is wrong, where, and what to do. Within an event stream an error is an event of the same shape,
-and the stream ends after it. `code` is `null` where the table has none. 429 and 503 carry
+and the stream ends after it. `code` is `null` if the table has none. 429 and 503 carry
 `Retry-After`.
 """
 _EXITS = """
 | code | meaning |
 |---|---|
-| 0 | done; a server that was told to end has drained |
+| 0 | done; a server that was asked to end has drained |
 | 1 | an error, which is the last line on standard error: what, where, and the remedy |
 | 2 | a flag is wrong; all wrong flags of the line are named |
 | 130 | interrupted from the keyboard |
-| 141 | whoever read the output has gone |
+| 141 | the reader of the output has exited |
 """
 _COLUMNS = ("status", "type", "code", "when", "what to do")
 

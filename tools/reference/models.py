@@ -25,18 +25,18 @@ from tools.reference.markdown import code, codes, head, table
 
 _FORMS = Path(__file__).with_suffix(".yaml")
 _HEAD = """
-Every architecture that this version's engine runs, by the name in `config.json`, and the forms in
-which its checkpoints are taken: in bfloat16, float16 or float32 always, and quantised by the
-writers of the columns, the name of each as `quant_method` has it. *all* is every form of that
-writer that stands below the table. Where experts are one tensor of all, a form that cannot be
-theirs is taken where the checkpoint leaves experts plain. Engine and plan refuse everything else by
-its name, and an architecture that is not here with the nearest that is.
+The table lists every architecture that this version's engine runs, by the name in `config.json`.
+Checkpoints in bfloat16, float16 or float32 are always accepted. Each column is a writer of quantised
+checkpoints, as `quant_method` names it, and *all* is every form of that writer in the table below.
+If experts are one tensor of all, a form that they cannot have is accepted if the checkpoint leaves
+experts plain. Engine and plan reject all other models by name, and suggest the nearest supported
+architecture.
 """
 _FORMS_HEAD = """
-What a `quantization_config` says of each, beside the modules that it leaves plain.
+The fields of each form in `quantization_config`, except the modules that it leaves plain.
 """
 _LACKING_HEAD = """
-Asked for, and refused with what is lacking.
+These architectures are rejected with the missing part.
 """
 
 
@@ -84,7 +84,7 @@ def page() -> str:
     text += f"\n## Forms\n{_FORMS_HEAD.strip()}\n\n{table(('writer', 'form', 'says'), written)}"
     lacking = ((code(name), words) for name, words in LACKING.items())
     return f"{text}\n## Not yet\n{_LACKING_HEAD.strip()}\n\n" + table(
-        ("architecture", "what is lacking"), lacking
+        ("architecture", "missing part"), lacking
     )
 
 
@@ -105,4 +105,4 @@ def _said(section: Mapping[str, Any]) -> str:
     """Write a section without its brackets, its groups as they count."""
     inner = section.get("config_groups", {}).get("group_0", {}).get("weights")
     said = {**section, **({"config_groups": inner} if inner else {})}
-    return ", ".join(f"{key}: {value}" for key, value in said.items()) or "nothing more"
+    return ", ".join(f"{key}: {value}" for key, value in said.items()) or "no further field"

@@ -15,16 +15,15 @@ _HEAD = """
 Every request field of openai-python 3.57, vLLM 0.33, SGLang 0.5.23 and llama.cpp's server for
 `/v1/chat/completions`, `/v1/completions`, `/tokenize` and `/detokenize`, OpenAI's for
 `/v1/responses`, those of `/v1/embeddings`, `/v1/score` and `/v1/rerank`, Anthropic's for
-`/v1/messages` and its `count_tokens` (client 2.14), and what it does here. A field within a refused
-one is refused with it, and blocks and tools of Anthropic's that this server cannot take are refused
+`/v1/messages` and its `count_tokens` (client 2.14), with its effect here. A field within a refused
+one is refused with it. Anthropic's blocks and tools that this server does not support are refused
 by their type. A refused field is HTTP 400 with code `unsupported_parameter` and the remedy, unless
-it is null or has a value that asks for nothing.
-What belongs to no server and is not misspelled has no effect, and the answer's header
-`X-Ignored-Fields` names it.
+it is null or has a value without effect. A field of no server that is not misspelt has no effect,
+and the response header `X-Ignored-Fields` names it.
 """
 _SECTIONS = (
     (Verdict.HONOURED, "Honoured", "note"),
-    (Verdict.HARMLESS, "Harmless: taken, and an answer is the same without it", "why"),
+    (Verdict.HARMLESS, "Harmless: accepted, without an effect on the answer", "reason"),
     (Verdict.REFUSED, "Refused", "instead"),
 )
 
