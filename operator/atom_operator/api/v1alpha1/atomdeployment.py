@@ -67,12 +67,12 @@ class BucketSpec(ApiModel):
     """Access to a bucket. Omitted fields follow from the pod's identity and variables."""
 
     endpoint: Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s]+$")] | None = None
-    """Address of what speaks S3, such as https://minio.example.org:9000; default: AWS."""
+    """Address of the S3 service, such as https://minio.example.org:9000; default: AWS."""
     region: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """Region of the bucket; default: us-east-1."""
     secret_ref: LocalRef | None = None
-    """Secret with the keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where there is one,
-    AWS_SESSION_TOKEN. Default: none are given."""
+    """Secret with the keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for temporary
+    credentials, AWS_SESSION_TOKEN. Default: pods get no keys."""
 
 
 class ModelImageSpec(ApiModel):
@@ -82,7 +82,7 @@ class ModelImageSpec(ApiModel):
     """Directory of the image with config.json and *.safetensors; default: /models."""
     volume: bool | None = None
     """true: an image volume; false: a sidecar of the image, which must have sh, ln and sleep.
-    Default: an image volume where the API server takes one."""
+    Default: an image volume if the API server supports them."""
 
 
 class ModelSpec(ApiModel):
@@ -126,20 +126,20 @@ class ModelSpec(ApiModel):
             ),
         ),
     ]
-    """Where the weights are: hf://Org/Name on the Hugging Face hub, pvc://claim/path on a claim
-    mounted read-only, path:///dir inside the engine's image, s3://bucket/prefix, or an image of the
-    model's own, oci://registry/repository:tag, by digest where it should not move."""
+    """Location of the weights: hf://Org/Name on the Hugging Face hub, pvc://claim/path on a claim
+    that pods mount read-only, path:///dir inside the engine's image, s3://bucket/prefix, or a model
+    image, oci://registry/repository:tag. Name the image by digest if it must not change."""
     s3: BucketSpec | None = None
-    """How the bucket of an s3:// source is reached."""
+    """Access to the bucket of an s3:// source."""
     image: ModelImageSpec | None = None
-    """How the image of an oci:// source is mounted."""
+    """Mount of the image of an oci:// source."""
     served_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Model name in the HTTP API; default: the last part of source."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit on the hub; default: main."""
     token_secret_ref: SecretKeyRef | None = None
-    """Hub token for gated models; given to the engine as HF_TOKEN, and where it serves adapters as
-    a file that follows the Secret."""
+    """Hub token for gated models. The engine gets it as HF_TOKEN and, if it serves adapters, as a
+    file that follows the Secret."""
     config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """The model's config.json (or the part of it that describes the shape), for the capacity plan
     of a model that is not in the operator's catalogue."""
@@ -188,18 +188,17 @@ class AcceleratorSpec(ApiModel):
     """Extended resource of one device; default: amd.com/gpu."""
     claim: DeviceClaimSpec | None = None
     """Pods claim their devices (Dynamic Resource Allocation) instead of naming an extended
-    resource: of the product, and with at least the memory that this says. {} takes the
-    defaults."""
+    resource: devices of this product, with at least this memory. {} takes the defaults."""
     memory: MemoryQuantity | None = None
-    """amd: memory of one device, where product does not tell it; cpu: memory of the container,
-    its limit and the base of the plan, default 4Gi."""
+    """amd: memory of one device, if product does not imply it. cpu: memory of the container, which
+    is its limit and the base of the plan; default: 4Gi."""
     device_groups: DeviceGroups | None = None
     """Numeric ids of the groups that own /dev/kfd and /dev/dri/renderD* on the nodes (render,
-    video): pods run as a user without rights and need them where the files are not open to all.
-    amd only."""
+    video). Pods run as an unprivileged user and need these groups unless every user may open the
+    files. amd only."""
     preflight: bool | None = None
     """An init container first checks the devices (present, permitted, as many as asked for, of an
-    architecture that the engine has kernels for) and says what is wrong. amd only; default:
+    architecture that the engine has kernels for) and reports the first fault. amd only; default:
     false."""
 
 
@@ -236,62 +235,62 @@ class AtomDeploymentSpec(ApiModel):
     )
 
     profile: ResourceName | None = None
-    """The AtomProfile that is laid below this spec, which wins. Default: the one that the
-    namespace's label serving.atom.dev/profile names, else the one named default where there is
-    one."""
+    """The AtomProfile that is merged below this spec; fields of the spec win. Default: the profile
+    that the namespace's label serving.atom.dev/profile names, else the profile named default if it
+    exists."""
     model: ModelSpec
-    """Which model is served."""
+    """The model to serve."""
     adapters: (
         Annotated[list[AdapterSpec], Field(max_length=256, json_schema_extra=keyed_by("name"))]
         | None
     ) = None
     """LoRA adapters that are served beside the model; needs engine.lora. Pods load and unload them
-    as this changes, and none is replaced."""
+    when this list changes; no pod is replaced."""
     engine: EngineSpec = Field(default_factory=EngineSpec)
-    """How the engine runs."""
+    """Options of the engine."""
     parallelism: ParallelismSpec = Field(default_factory=ParallelismSpec)
-    """How one replica is spread over devices."""
+    """Distribution of one replica over devices."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Number of engine pods; with autoscaling only the first number, which the load then moves."""
+    """Number of engine pods. With autoscaling, the initial number; the autoscaler changes it."""
     suspend: bool | None = None
-    """No pods run while this is true: they end as in a scale-down, and Service, claims, status and
-    spec.replicas stay. false brings the replicas back. Default: false."""
+    """true stops all pods as a scale-down does, and keeps the Service, claims, status and
+    spec.replicas. false starts the replicas again. Default: false."""
     autoscaling: AutoscalingSpec | None = None
-    """The number of replicas follows the load."""
+    """Autoscaling of the replicas by load. Default: none."""
     accelerator: AcceleratorSpec = Field(default_factory=AcceleratorSpec)
-    """Where a replica runs."""
+    """The devices of a replica."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
-    """How pods are replaced."""
+    """Replacement of pods."""
     canary: CanarySpec | None = None
-    """Another revision beside these pods takes a share of the requests that come by
-    gateway.httpRoute, until it is promoted or undone."""
+    """Another revision that takes a share of the requests through gateway.httpRoute until it is
+    promoted or undone. Default: none."""
     frontend: FrontendSpec | None = None
-    """The Service leads to servers without an engine, which hold the clients' connections and have
-    the engine pods compute: an answer whose pod is killed goes on at another one. While none of
-    them is ready the Service leads to the engine pods. Default: none."""
+    """Servers without an engine that hold the clients' connections and send the work to the engine
+    pods: if an engine pod is killed, its answers continue on another pod. While no frontend is
+    ready, the Service leads to the engine pods. Default: none."""
     gateway: GatewaySpec | None = None
     """Objects of the Gateway API; they need its CRDs."""
     monitoring: MonitoringSpec | None = None
     """Objects for Prometheus and Grafana; they need the Prometheus operator's CRDs."""
     network_policy: NetworkPolicySpec | None = None
-    """Renders a NetworkPolicy; absent: none, and whatever else applies decides."""
+    """Renders a NetworkPolicy. Default: none."""
     cache: CacheSpec = Field(default_factory=CacheSpec)
-    """What outlives a pod, and the disk of those that do not."""
+    """Claims that outlive a pod, and the node's disk that a pod requests."""
     service_account_name: ResourceName | None = None
-    """ServiceAccount that the pods run as, where the operator's chart allows one
-    (template.allowed: serviceAccountName). Default: one without rights is made."""
+    """ServiceAccount of the pods, if the operator's chart allows one (template.allowed:
+    serviceAccountName). Default: the operator creates one without rights."""
     objects: ObjectsSpec | None = None
-    """Labels and annotations of the objects that are made beside the pods."""
+    """Labels and annotations of the objects that the operator creates besides the pods."""
     jobs: JobsSpec = Field(default_factory=JobsSpec)
     """The Jobs that prepare the model."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the rendered one by strategic merge, as Kubernetes defines it
-    (lists by their merge keys, $patch and the other directives); it wins, and the Accepted
-    condition says that it is in effect."""
+    (lists by their merge keys, $patch and the other directives). The overlay wins, and the Accepted
+    condition reports it."""
     template_remove: Annotated[
         list[Annotated[str, Field(min_length=6, max_length=512, pattern=REMOVED_PATTERN)]] | None,
         Field(max_length=64),
     ] = None
-    """Paths that are taken out of the pod template last, such as spec.securityContext.runAsUser,
-    spec.containers[engine].livenessProbe or metadata.labels[team]. A null in template says the
-    same, and is lost on its way through kubectl apply."""
+    """Paths that are removed from the pod template last, such as spec.securityContext.runAsUser,
+    spec.containers[engine].livenessProbe or metadata.labels[team]. A null in template does the
+    same, but kubectl apply drops it."""

@@ -39,10 +39,10 @@ class ProfileAcceleratorSpec(ApiModel):
     )
 
     resource_name: ExtendedResource | None = None
-    """Extended resource of one device; left out where the spec has a claim."""
+    """Extended resource of one device; ignored if the spec has a claim."""
     claim: DeviceClaimSpec | None = None
     """Pods claim their devices (Dynamic Resource Allocation) instead of naming an extended
-    resource; left out where the spec names one. {} takes the defaults."""
+    resource; ignored if the spec names one. {} takes the defaults."""
     device_groups: DeviceGroups | None = None
     """Numeric ids of the groups that own the device files on the nodes."""
     preflight: bool | None = None
@@ -85,18 +85,19 @@ class ImageAbilities(ApiModel):
     image: Annotated[str, Field(min_length=1, max_length=512)]
     """The image; * stands for any text, as in registry.example.org/atom:*."""
     max_tensor_parallel: Annotated[int, Field(ge=1, le=128)] | None = None
-    """Devices of a node over which it divides a copy of a model."""
+    """Most devices of a node over which the image divides one copy of a model."""
     multi_node: bool | None = None
-    """It divides a model over several nodes."""
+    """Whether the image divides a model over several nodes."""
     architectures: (
         Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=256)]
         | None
     ) = None
-    """Architectures (of config.json) beyond this version's that it runs; * stands for all."""
+    """Architectures (of config.json) that the image runs in addition to this version's; * stands
+    for all."""
     features: (
         Annotated[list[Literal["expertParallel", "speculation"]], Field(max_length=2)] | None
     ) = None
-    """What it does beyond this version's engine."""
+    """Features of the image in addition to this version's engine."""
 
 
 class LabelRequirement(ApiModel):
@@ -156,18 +157,18 @@ class AtomProfileSpec(ApiModel):
     """Namespaces whose AtomDeployments may take this profile, by their labels, beside those of
     namespaces."""
     accelerator: ProfileAcceleratorSpec = Field(default_factory=ProfileAcceleratorSpec)
-    """How devices are reached."""
+    """Access to devices."""
     engine: ProfileEngineSpec = Field(default_factory=ProfileEngineSpec)
-    """What engine containers need."""
+    """Settings of engine containers."""
     proxy: ProxySpec = Field(default_factory=ProxySpec)
     """The site's proxy."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
-    """How pods are replaced."""
+    """Replacement of pods."""
     service_account_name: ResourceName | None = None
-    """ServiceAccount that the pods run as, in the namespace of each AtomDeployment. It is taken
-    even where the operator's chart forbids specs to name one."""
+    """ServiceAccount of the pods, in the namespace of each AtomDeployment. It applies even if the
+    operator's chart forbids specs to name one."""
     objects: ObjectsSpec | None = None
-    """Labels and annotations of the objects that are made beside the pods."""
+    """Labels and annotations of the objects that the operator creates besides the pods."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the rendered one by strategic merge, and spec.template over both:
     tolerations, nodeSelector, volumes, labels of pods. The Jobs that prepare models follow it."""
@@ -186,4 +187,4 @@ class AtomProfileSpec(ApiModel):
             json_schema_extra=keyed_by("image"),
         ),
     ] = None
-    """What engine images can do; of several that match an image the first counts."""
+    """Abilities of engine images; the first entry that matches an image applies."""

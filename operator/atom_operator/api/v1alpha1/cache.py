@@ -15,20 +15,20 @@ class CompileCacheSpec(ApiModel):
     """A claim that keeps compiled kernels over restarts."""
 
     claim: _ClaimName
-    """Name of a PersistentVolumeClaim in the same namespace. Everything is below a folder named
-    after the image, the product and the parallelism, so that other engines never read it."""
+    """Name of a PersistentVolumeClaim in the same namespace. Each engine uses a folder named after
+    its image, product and parallelism, so that no other engine reads its kernels."""
 
 
 class WeightsCacheSpec(ApiModel):
     """A claim that a Job downloads the model into, once for all who use it."""
 
     claim: _ClaimName
-    """Name of a PersistentVolumeClaim in the same namespace. Engine pods mount it read-only; with
-    more than one replica it must allow that (ReadWriteMany)."""
+    """Name of a PersistentVolumeClaim in the same namespace. Engine pods mount it read-only; more
+    than one replica needs the access mode ReadWriteMany."""
     prune: Literal["WhenFull", "Always"] | None = None
-    """The Job removes from the claim what its own downloads have put there and nothing of the
-    namespace uses any more: where the model needs the room (WhenFull), or before each download
-    (Always). Default: nothing is removed."""
+    """The Job removes its earlier downloads that no object of the namespace uses any more: if the
+    model needs the space (WhenFull), or before each download (Always). Default: it removes
+    nothing."""
 
 
 class JobsSpec(ApiModel):
@@ -37,19 +37,19 @@ class JobsSpec(ApiModel):
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the one of the Jobs by strategic merge, such as resources of the
     container prepare, labels, or tolerations. Metadata, placement, security, variables and mounts
-    of spec.template hold for Jobs without a word here."""
+    of spec.template apply to Jobs as well."""
     active_deadline_seconds: Annotated[int, Field(ge=60, le=2_592_000)] | None = None
-    """How long a Job may take with all its retries before it has failed; it is tried again later.
-    Default: a day for a download, half an hour for a look."""
+    """Seconds that a Job may take with all its retries before it has failed; the operator tries it
+    again later. Default: a day for a download, half an hour for an inspection."""
 
 
 class CacheSpec(ApiModel):
     """Storage that outlives a pod."""
 
     compile: CompileCacheSpec | None = None
-    """Compiled kernels; default: they live as long as the pod."""
+    """Compiled kernels. Default: they are lost with the pod."""
     weights: WeightsCacheSpec | None = None
-    """The weights of an hf:// or s3:// model; default: every pod downloads them for itself."""
+    """The weights of an hf:// or s3:// model. Default: every pod downloads them."""
     ephemeral_storage: MemoryQuantity | None = None
-    """Disk of its node that each pod asks for, for what it downloads and compiles. Default: by the
-    size of the weights where pods download them, and a few GiB for the rest."""
+    """Disk of the node that each pod requests for downloads and compiled kernels. Default: the size
+    of the weights if pods download them, and a few GiB for the rest."""

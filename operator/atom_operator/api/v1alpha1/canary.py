@@ -42,14 +42,14 @@ class CanaryModel(ApiModel):
         ]
         | None
     ) = None
-    """Where its weights are. config, configRef and revision of spec.model are then no longer
-    meant; those here are."""
+    """Location of the canary's weights. config, configRef and revision of spec.model then do not
+    apply; set them here."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit on the hub."""
     config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """The model's config.json, for the capacity plan."""
     config_ref: ConfigMapKeyRef | None = None
-    """A ConfigMap that holds it."""
+    """A ConfigMap that holds the config.json."""
 
 
 class CanaryChange(ApiModel):
@@ -71,22 +71,22 @@ class CanaryChange(ApiModel):
     engine: EngineSpec | None = None
     """Another image, or other options of the engine."""
     parallelism: ParallelismSpec | None = None
-    """Another spread over devices."""
+    """Another distribution over devices."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
-    """What is laid over spec.template."""
+    """Overlay that is merged over spec.template."""
     template_remove: Annotated[
         list[Annotated[str, Field(min_length=6, max_length=512)]] | None, Field(max_length=64)
     ] = None
-    """In place of spec.templateRemove."""
+    """Paths to remove, instead of spec.templateRemove."""
 
 
 class CanaryStep(ApiModel):
     """A share of the requests, and how long it is tried."""
 
     weight: _Percent
-    """Requests of a hundred that the canary takes."""
+    """Percentage of the requests that the canary takes."""
     seconds: Annotated[int, Field(ge=10, le=604_800)]
-    """How long it serves them, ready and with its analysis passing, before the next step."""
+    """Seconds that the canary must be ready, with a passing analysis, before the next step."""
 
 
 class CanaryQuery(ApiModel):
@@ -97,33 +97,33 @@ class CanaryQuery(ApiModel):
     )
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    """What it is called where its value is told."""
+    """Name of the query in conditions and Events."""
     query: Annotated[str, Field(min_length=1, max_length=1024)]
-    """PromQL with one value. Engines of the canary have the label serving_atom_dev_deployment with
-    the name of this object and -canary behind it."""
+    """PromQL that returns one value. The canary's engines have the label
+    serving_atom_dev_deployment: the name of this object followed by -canary."""
     min: float | None = None
-    """Below it the canary fails."""
+    """Lowest value that passes."""
     max: float | None = None
-    """Above it the canary fails."""
+    """Highest value that passes."""
 
 
 class CanaryAnalysis(ApiModel):
     """Criteria that judge the canary while it takes requests."""
 
     max_error_percent: Annotated[int, Field(ge=0, le=99)] | None = None
-    """Most requests of a hundred that its engines may end with an error."""
+    """Highest percentage of requests that the canary's engines may end with an error."""
     max_first_token_milliseconds: Annotated[int, Field(ge=1, le=3_600_000)] | None = None
-    """Longest mean time to the first token, by its engines."""
+    """Highest mean time to the first token that the canary's engines measure."""
     min_requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Requests that its engines must have ended before these two are judged. Default: 20."""
+    """Finished requests of the canary's engines before the two bounds above apply. Default: 20."""
     queries: (
         Annotated[list[CanaryQuery], Field(max_length=8, json_schema_extra=keyed_by("name"))] | None
     ) = None
-    """Asked of the Prometheus that the operator's chart names (autoscaling.prometheusAddress)."""
+    """Queries to the Prometheus server of the operator's chart (autoscaling.prometheusAddress)."""
     interval_seconds: Annotated[int, Field(ge=10, le=3600)] | None = None
-    """Between two looks. Default: 60."""
+    """Seconds between two checks. Default: 60."""
     failures: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Looks in a row that fail before the canary is undone. Default: 3."""
+    """Consecutive failed checks before the canary is undone. Default: 3."""
 
 
 class CanarySpec(ApiModel):
@@ -136,24 +136,24 @@ class CanarySpec(ApiModel):
     )
 
     change: CanaryChange
-    """In what it differs. A canary that was undone because it failed is tried again when this is
-    another."""
+    """The fields in which the canary differs. A canary that failed is tried again when this field
+    changes."""
     weight: _Percent | None = None
-    """Requests of a hundred that it takes, until it is promoted or undone."""
+    """Percentage of the requests that the canary takes until it is promoted or undone."""
     steps: Annotated[list[CanaryStep], Field(min_length=1, max_length=16)] | None = None
-    """Shares that it takes one after the other. After the last it keeps that share and waits for
+    """Shares that the canary takes in order. After the last step it keeps its share and waits for
     its promotion."""
     replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Its pods, beside spec.replicas, whatever its share is. Default: they follow the share, which
-    is never more than those that serve can carry."""
+    """Number of the canary's pods, in addition to spec.replicas. Default: the number follows the
+    share, and the share never exceeds the part that the ready pods can serve."""
     analysis: CanaryAnalysis | None = None
-    """By what it is undone, and what keeps it from the next step. One whose pods cannot start is
-    undone without."""
+    """Checks that undo the canary or hold it before its next step. A canary whose pods cannot start
+    is undone without them."""
     decision: Literal["Promote", "Undo", "Hold"] | None = None
-    """What a person decides. Promote: all pods become what the canary is, and it goes when they
-    are. Undo: it goes. Hold: it keeps its share. Absent: the steps go on. To end a promotion write
-    the change into the spec and remove spec.canary, which restarts no pod. Promote and Undo are
-    about one change, and do nothing beside another one; Hold holds any."""
+    """Decision of a person. Promote: all pods take the canary's change, and the canary ends when
+    they are ready. Undo: the canary ends. Hold: it keeps its share. Absent: the steps continue. To
+    finish a promotion, write the change into the spec and remove spec.canary; no pod restarts.
+    Promote and Undo apply to one change only; Hold applies to any."""
     decision_for: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
-    """The change that the decision is about, by its digest in status.canary.change; kubectl atom
-    writes it. Default: the change that is there when the decision is first seen."""
+    """Digest of the change that the decision applies to, from status.canary.change; kubectl atom
+    sets it. Default: the change that the operator sees together with a new decision."""

@@ -70,8 +70,8 @@ class SpeculativeSpec(ApiModel):
     tokens: Annotated[int, Field(ge=1, le=16)] | None = None
     """Tokens drafted per sequence and step, at most; default: 5 with ngram, else 1."""
     adaptive: bool | None = None
-    """Draft as many as pay, by how a sequence's drafts did and what the step costs; false: always
-    as many as may be. Default: true."""
+    """Choose the number of drafts by their acceptance and the cost of the step; false: always draft
+    the most. Default: true."""
     draft_model: (
         Annotated[
             str,
@@ -79,7 +79,7 @@ class SpeculativeSpec(ApiModel):
         ]
         | None
     ) = None
-    """eagle3: where the draft model is, hf://Org/Name or path:///dir inside the image."""
+    """eagle3: location of the draft model, hf://Org/Name or path:///dir inside the image."""
     draft_config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """eagle3: the draft model's config.json, for the capacity plan."""
 
@@ -104,8 +104,8 @@ class EngineSpec(ApiModel):
     """Secrets of the image's registry in the same namespace. Default: those of the namespace's
     ServiceAccount named default, and the operator's setting."""
     api_key_secret_ref: ApiKeySecretRef | None = None
-    """The key that clients must send. Pods read it from a mounted file: a new key counts in those
-    that run within about a minute, and none is restarted. Default: none is needed."""
+    """The key that clients must send. Pods read it from a mounted file: running pods take a new key
+    within about a minute, without a restart. Default: clients need no key."""
     max_model_len: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
     """Longest context in tokens; default: the model's own maximum."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
@@ -151,9 +151,9 @@ class EngineSpec(ApiModel):
     """mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts before
     decodes. Default: mixed."""
     reproducible: bool | None = None
-    """The same tokens and log-probabilities for a request, whatever else is served. What that
-    cannot hold beside, such as quantised models, adapters and parallelism.expert, is refused.
-    Default: false."""
+    """Return the same tokens and log-probabilities for a request, whatever other requests run.
+    Options that prevent this, such as quantised models, adapters and parallelism.expert, are
+    refused. Default: false."""
     speculative: SpeculativeSpec | None = None
     """Speculative decoding, which changes no token. Default: none."""
     lora: LoraSpec | None = None

@@ -31,9 +31,9 @@ class PrometheusSpec(ApiModel):
     """The Prometheus that KEDA asks."""
 
     server_address: Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s]+$")]
-    """Its base address, such as http://prometheus-operated.monitoring.svc:9090."""
+    """Base address, such as http://prometheus-operated.monitoring.svc:9090."""
     authentication_ref: TriggerAuthenticationRef | None = None
-    """Credentials, when it wants some."""
+    """Credentials, if the server needs any."""
 
 
 class AutoscalingSpec(ApiModel):
@@ -71,33 +71,32 @@ class AutoscalingSpec(ApiModel):
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
     """Most replicas; fewer are asked for while the nodes cannot hold as many (CapacityLimited)."""
     pending_replicas: Annotated[int, Field(ge=0, le=100)] | None = None
-    """How many replicas more than the nodes hold may be asked for: their pods are Pending, and
-    bring nodes where a node autoscaler (Karpenter, cluster-autoscaler) adds one for such a pod.
-    Default: 1 where nodes show a node autoscaler, 0 elsewhere."""
+    """Replicas that may be requested beyond the number that the nodes hold. Their pods are Pending,
+    for which a node autoscaler (Karpenter, cluster-autoscaler) adds nodes. Default: 1 if the nodes
+    show a node autoscaler, else 0."""
     typical_context_tokens: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
-    """Tokens of a usual request, prompt and answer together: with the planned capacity they decide
-    how many requests a replica holds. Default: 4096, at most maxModelLen."""
+    """Tokens of a typical request, prompt and answer together. With the planned capacity, they give
+    the number of requests that a replica holds. Default: 4096, at most maxModelLen."""
     target_concurrency: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Running requests per replica that are aimed at. Default: 80% of what the planned KV cache
-    holds at typicalContextTokens."""
+    """Target of running requests per replica. Default: 80% of the requests that the planned KV
+    cache holds at typicalContextTokens."""
     target_kv_usage_percent: _Percent | None = None
-    """Share of the KV cache in use that is aimed at. Default: 80."""
+    """Target percentage of the KV cache in use. Default: 80."""
     target_waiting_requests: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Waiting requests per replica that are tolerated. Default: a tenth of targetConcurrency."""
+    """Target of waiting requests per replica. Default: a tenth of targetConcurrency."""
     cooldown_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
-    """How long the load must be lower before a replica goes. Default: 300."""
+    """Seconds of lower load before a replica is removed. Default: 300."""
     idle: Literal["Sleep"] | None = None
-    """Sleep: a pod that gets no request gives its device's memory back and keeps its weights in the
-    host's, for which the pod's memory request has room; the next request wakes it up and is not
-    lost. With maxReplicas as small as minReplicas no autoscaler is made. Default: pods stay
-    awake."""
+    """Sleep: a pod without requests releases its device's memory and keeps its weights in the
+    host's memory, which the pod's memory request covers. The next request wakes the pod and is not
+    lost. If maxReplicas equals minReplicas, no autoscaler is created. Default: pods stay awake."""
     idle_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    """A pod sleeps after so many seconds without a request. Default: 600."""
+    """Seconds without a request after which a pod sleeps. Default: 600."""
     activation_query: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
-    """PromQL whose value above 0 starts the first replica, such as the requests that a gateway in
-    front holds; KEDA only."""
+    """PromQL whose value above 0 starts the first replica, such as the requests that wait at a
+    gateway; KEDA only."""
     prometheus: PrometheusSpec | None = None
-    """Where KEDA asks. Default: the operator's setting."""
+    """Prometheus server for KEDA. Default: the operator's setting."""
 
     @property
     def fewest(self) -> int:
@@ -114,11 +113,11 @@ class EndpointPickerSpec(ApiModel):
     """The endpoint picker of an InferencePool: a Service that chooses the pod of a request."""
 
     name: _Name
-    """Name of its Service, in the same namespace."""
+    """Name of the picker's Service, in the same namespace."""
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """gRPC port of the Service. Default: 9002."""
     failure_mode: Literal["FailOpen", "FailClose"] | None = None
-    """What the gateway does while the picker does not answer. Default: FailOpen."""
+    """Behaviour of the gateway while the picker does not answer. Default: FailOpen."""
 
 
 class ParentRef(ApiModel):
@@ -127,9 +126,9 @@ class ParentRef(ApiModel):
     name: _Name
     """Name of the Gateway."""
     namespace: _Name | None = None
-    """Its namespace; default: this one."""
+    """Namespace of the Gateway; default: the namespace of this object."""
     section_name: _Name | None = None
-    """Its listener; default: every one that admits the route."""
+    """Listener of the Gateway; default: every listener that admits the route."""
 
 
 class HttpRouteSpec(ApiModel):
@@ -138,7 +137,7 @@ class HttpRouteSpec(ApiModel):
     parent_refs: Annotated[list[ParentRef], Field(min_length=1, max_length=32)]
     """The Gateways."""
     hostnames: Annotated[list[_Name] | None, Field(max_length=16)] = None
-    """Host names that it answers to; default: all of the listener's."""
+    """Host names of the route; default: all host names of the listener."""
     matches: (
         Annotated[
             list[Literal["Path", "Header", "All"]],
@@ -150,23 +149,22 @@ class HttpRouteSpec(ApiModel):
         ]
         | None
     ) = None
-    """Which requests are this model's, so that many share one Gateway. Path: those below
-    /NAMESPACE/NAME/v1. Header: those to /v1 whose header X-Gateway-Model-Name is the served name,
-    which body-based routing sets by itself. All: every other one to /v1; one model of a Gateway and
-    host name can have these. Default: all three."""
+    """Requests that the route takes, so that many models share one Gateway. Path: requests below
+    /NAMESPACE/NAME/v1. Header: requests to /v1 whose header X-Gateway-Model-Name is the served
+    name, which body-based routing sets. All: every other request to /v1; only one model of a
+    Gateway and host name can take these. Default: all three."""
 
 
 class FrontendSpec(ApiModel):
     """Servers without an engine, and so without a device, in front of the engine pods."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Number of their pods. Default: 2."""
+    """Number of frontend pods. Default: 2."""
     memory: MemoryQuantity | None = None
-    """Memory of each, requested and limited. Default: 1Gi requested, and 4Gi as the limit."""
+    """Memory request and limit of each pod. Default: a request of 1Gi and a limit of 4Gi."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the one of their pods by strategic merge, such as resources of the
-    container frontend. Metadata, placement and security of spec.template hold without a word
-    here."""
+    container frontend. Metadata, placement and security of spec.template apply as well."""
 
 
 class GatewaySpec(ApiModel):
@@ -188,15 +186,15 @@ class GatewaySpec(ApiModel):
     inference_pool: EndpointPickerSpec | None = None
     """Renders an InferencePool of the engine pods with this endpoint picker."""
     prefix_aware: bool | None = None
-    """Requests go where the beginning of their prompt is cached: renders an InferencePool with an
-    endpoint picker, which is run as a Deployment of its own with what it needs, and has the engines
-    tell it what they cache. Default: false."""
+    """Route requests to the pod that has their prompt's prefix in its cache. Renders an
+    InferencePool and runs an endpoint picker as a Deployment; engines send it their cache events.
+    Default: false."""
     picker_template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the one of the endpoint picker that prefixAware runs, such as
-    resources of the container picker. Metadata, placement and security of spec.template hold
-    without a word here."""
+    resources of the container picker. Metadata, placement and security of spec.template apply as
+    well."""
     http_route: HttpRouteSpec | None = None
-    """Renders an HTTPRoute to the InferencePool where there is one, else to the Service."""
+    """Renders an HTTPRoute to the InferencePool if there is one, else to the Service."""
 
 
 class PodMonitorSpec(ApiModel):

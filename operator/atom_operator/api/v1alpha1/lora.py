@@ -42,15 +42,15 @@ class LoraSpec(ApiModel):
     )
 
     max_loras: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Adapters on the device, and so in a step; memory is taken for as many. Default: 4."""
+    """Most adapters on the device, and so in a step; the plan reserves their memory. Default: 4."""
     max_lora_rank: Annotated[int, Field(ge=1, le=512)] | None = None
-    """Highest rank of an adapter; memory is taken for it. Default: 16."""
+    """Highest rank of an adapter; the plan reserves memory for it. Default: 16."""
     max_cpu_loras: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Adapters in the host's memory, and so in spec.adapters; default: 16, or maxLoras where that
+    """Most adapters in the host's memory, and so in spec.adapters. Default: 16, or maxLoras if that
     is more."""
     experts: bool | None = None
-    """Make room for adapters of experts' matrices too, of a model that has experts: the most of all
-    memory for adapters. Default: false."""
+    """Reserve memory for adapters of experts' matrices too, which need more memory than all other
+    adapters. Default: false."""
     claims: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=253)]],
@@ -68,6 +68,7 @@ class AdapterSpec(ApiModel):
     name: Annotated[str, Field(max_length=63, pattern=ADAPTER_PATTERN)]
     """Name in the HTTP API."""
     source: Annotated[str, Field(max_length=512, pattern=SOURCE_PATTERN)]
-    """Where its folder is: hf://Org/Name on the Hugging Face hub, which each pod downloads for
-    itself, pvc://claim/path on a claim that pods mount (the model's, or one of engine.lora.claims),
-    or path:///dir inside the image. Files that change there are read again under a new path."""
+    """Location of the adapter's folder: hf://Org/Name on the Hugging Face hub, which each pod
+    downloads, pvc://claim/path on a claim that pods mount (the model's, or one of
+    engine.lora.claims), or path:///dir inside the image. To reload changed files, use a new
+    path."""

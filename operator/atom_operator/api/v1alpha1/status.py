@@ -13,17 +13,17 @@ class Condition(ApiModel):
     """A condition, as metav1.Condition."""
 
     type: str
-    """Which aspect."""
+    """Type of the condition."""
     status: Literal["True", "False", "Unknown"]
     """True, False or Unknown."""
     observed_generation: int
-    """The metadata.generation that this was decided for."""
+    """The metadata.generation that the condition describes."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When status last changed."""
     reason: str
     """One CamelCase word for machines."""
     message: str
-    """For people: what, where, and the remedy."""
+    """The problem, its place and the remedy, for people."""
 
 
 class ConcurrencyStatus(ApiModel):
@@ -32,7 +32,7 @@ class ConcurrencyStatus(ApiModel):
     context_tokens: int
     """Length of each sequence in tokens."""
     sequences: int
-    """How many fit."""
+    """Number of sequences that fit."""
 
 
 class CapacityNumbers(ApiModel):
@@ -45,7 +45,7 @@ class CapacityNumbers(ApiModel):
     """Bytes of KV cache per token on each device, in the layers that keep every token."""
     kv_window_bytes_per_sequence: int | None = None
     """Bytes of KV cache of a full sequence on each device in layers with a sliding window, which
-    do not grow beyond it; absent where the model has none."""
+    do not grow beyond it; absent if the model has none."""
     kv_tokens: int
     """Tokens that the KV cache holds."""
     blocks: int
@@ -55,7 +55,7 @@ class CapacityNumbers(ApiModel):
     max_model_len: int
     """The full context length in tokens."""
     limited_by: str
-    """memory, or max_num_seqs when more memory would hold no more sequences."""
+    """memory, or max_num_seqs if more memory would hold no more sequences."""
     concurrency: list[ConcurrencyStatus]
     """The same at shorter lengths."""
 
@@ -66,7 +66,7 @@ class ActualCapacity(CapacityNumbers):
     revision: str
     """The revision whose engine reported this."""
     drift_percent: int | None = None
-    """KV tokens measured against planned: 0 is as planned, -10 a tenth fewer."""
+    """Measured KV tokens compared with the plan: 0 for equal, -10 for a tenth fewer."""
 
 
 class CapacityStatus(CapacityNumbers):
@@ -86,18 +86,18 @@ class SpeculationStatus(ApiModel):
     """Acceptance of drafts by the latest revision's pods, since each of them began."""
 
     accepted_percent: int
-    """Drafted tokens that were kept, of a hundred."""
+    """Percentage of drafted tokens that were accepted."""
     tokens_per_step: float
-    """Tokens of an answer from each of its steps with drafts, on average; 1 is none kept."""
+    """Mean number of tokens per step with drafts; 1 if no draft was accepted."""
 
 
 class SleepStatus(ApiModel):
     """Sleep of pods that get no requests."""
 
     asleep_pods: int
-    """Pods that serve and sleep now: the next request wakes one up."""
+    """Ready pods that sleep now; the next request wakes one of them."""
     wakes: int
-    """Times that a request woke one up, since each of the pods began."""
+    """Number of times that a request woke a pod, since each pod started."""
 
 
 class AdapterOnPod(ApiModel):
@@ -106,20 +106,20 @@ class AdapterOnPod(ApiModel):
     name: str
     """The pod."""
     state: Literal["Loaded", "Loading", "Refused", "Unknown"]
-    """Unknown: the pod does not tell."""
+    """State of the adapter; Unknown if the pod does not report it."""
     message: str | None = None
-    """Why it is refused, in the engine's words. It is tried again."""
+    """The engine's reason for a refusal. The pod tries again."""
 
 
 class AdapterStatus(ApiModel):
     """State of an adapter of the spec."""
 
     name: str
-    """Its name."""
+    """Name of the adapter."""
     loaded_pods: int
-    """Pods that serve it."""
+    """Number of pods that serve the adapter."""
     pods: list[AdapterOnPod]
-    """The pods, those first that do not serve it; at most 16."""
+    """The pods, at most 16; pods that do not serve the adapter come first."""
 
 
 class CanaryDecidedStatus(ApiModel):
@@ -136,38 +136,39 @@ class CanaryStatus(ApiModel):
     """Progress of spec.canary; the operator continues from here."""
 
     name: str
-    """The AtomDeployment of its pods."""
+    """Name of the canary's AtomDeployment."""
     change: str
     """Digest of spec.canary.change."""
     phase: Literal[
         "Starting", "Stepping", "Held", "AwaitingPromotion", "Promoting", "Promoted", "Undone"
     ]
-    """Starting: it takes no requests yet. Undone: it has no pods any more."""
+    """Phase of the canary. Starting: it takes no requests yet. Undone: its pods are gone."""
     step: int
-    """Its step, counted from 1."""
+    """Number of the current step, counted from 1."""
     weight: int
-    """Requests of a hundred that it takes now."""
+    """Percentage of the requests that the canary takes now."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When it began to take the step's share; Undone and Promoted: when that was."""
+    """Start of the current step's share; in the phases Undone and Promoted, the time of that
+    phase."""
     failures: int | None = None
-    """Looks in a row in which its analysis failed."""
+    """Number of consecutive failed checks."""
     failed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """The last of them."""
+    """Time of the last failed check."""
     fault: str | None = None
-    """Why it was undone, where nobody decided so. Another spec.canary.change is tried again."""
+    """Reason why the operator undid the canary. Another spec.canary.change is tried again."""
     waiting_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When it began to wait for what no person decides."""
+    """Start of a wait that no person's decision ends."""
     pods: str | None = None
-    """Digest of what its pods are made of; its steps begin anew only when this is another."""
+    """Digest of the canary's pod template; the steps begin anew only if the digest changes."""
     replicas: int | None = None
-    """Pods that it is to have."""
+    """Number of pods that the canary should have."""
     ready_replicas: int | None = None
-    """Of them serve."""
+    """Number of ready pods of the canary."""
     beside: int | None = None
     """Replicas beside it that can serve all requests; an autoscaler takes none of them while the
     canary takes requests."""
     decided: CanaryDecidedStatus | None = None
-    """The last decision, which does nothing beside another change."""
+    """The last decision; it does not apply to another change."""
 
 
 class RolloutStatus(ApiModel):
@@ -176,18 +177,17 @@ class RolloutStatus(ApiModel):
     strategy: Literal["Surge", "InPlace", "Recreate"]
     """The strategy in effect."""
     reason: str
-    """Why it was chosen."""
+    """Reason for the strategy."""
     updated: int
     """Pods of the latest revision."""
     ready: int
-    """Pods that can serve, of any revision."""
+    """Ready pods of any revision."""
     failed_revision: str | None = None
-    """The revision that the spec asks for and that could not become ready; what runs is the last
-    one that was. Absent while the spec's own revision runs."""
+    """The revision of the spec that did not become ready, so that the last ready revision runs.
+    Absent while the revision of the spec runs."""
     waits: str | None = None
-    """Why the change of the pods that is asked for has not begun: its window, its place in the row
-    with those before it, or where a changed default could not become ready. Absent while none
-    waits."""
+    """Reason why a requested change of the pods has not begun: its window, the AtomDeployments that
+    come first, or a changed default that failed elsewhere. Absent if no change waits."""
 
 
 class AtomDeploymentStatus(ApiModel):
@@ -198,9 +198,9 @@ class AtomDeploymentStatus(ApiModel):
     replicas: int = 0
     """Pods that exist."""
     ready_replicas: int = 0
-    """Pods that can serve."""
+    """Ready pods."""
     serving: str | None = None
-    """Replicas that serve, of those that are asked for, such as 2/3; shown by kubectl get."""
+    """Ready replicas out of the requested ones, such as 2/3; a column of kubectl get."""
     selector: str = ""
     """Label selector of the pods, for the scale subresource."""
     url: str | None = None
@@ -208,24 +208,23 @@ class AtomDeploymentStatus(ApiModel):
     revision: str | None = None
     """Hash of the pod template that is applied."""
     capacity: CapacityStatus | None = None
-    """The capacity of one replica; absent while neither a plan nor an engine tells it."""
+    """The capacity of one replica; absent until a plan or an engine reports it."""
     speculation: SpeculationStatus | None = None
-    """What comes of spec.engine.speculative; absent while nothing was drafted. Looked at once a
-    minute."""
+    """Results of spec.engine.speculative, updated once a minute; absent until a token was
+    drafted."""
     sleep: SleepStatus | None = None
-    """How the pods sleep with spec.autoscaling.idle; absent without it. Looked at once a
-    minute."""
+    """Sleep of the pods by spec.autoscaling.idle, updated once a minute; absent without it."""
     adapters: Annotated[list[AdapterStatus], Field(json_schema_extra=keyed_by("name"))] | None = (
         None
     )
-    """How the adapters of spec.adapters do; absent where there are none."""
+    """State of the adapters of spec.adapters; absent if there are none."""
     adapters_omitted: int | None = None
-    """Adapters at the end of the list that are left out here for the size of the status; absent
-    where none is."""
+    """Number of adapters that are omitted here to bound the size of the status; absent if none
+    is."""
     rollout: RolloutStatus | None = None
-    """The latest rollout; absent before there is a Deployment."""
+    """The latest rollout; absent until a Deployment exists."""
     canary: CanaryStatus | None = None
-    """How far the canary is; absent where there is none."""
+    """Progress of the canary; absent if there is none."""
     conditions: Annotated[
         list[Condition],
         Field(json_schema_extra=keyed_by("type")),
