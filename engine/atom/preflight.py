@@ -100,7 +100,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
 def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--devices", type=int, help="how many there have to be")
-    asked.add_argument("--check", action="store_true", help="say what would be used here")
+    asked.add_argument(
+        "--check",
+        action="store_true",
+        help="print the packages, devices and backends of this machine",
+    )
     asked.add_argument(
         "--report",
         action="store_true",

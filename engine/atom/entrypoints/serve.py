@@ -92,7 +92,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="URL",
         help="where other replicas of the model answer, such as their Service: after SIGTERM, or "
-        "when the engine process dies, open answers go on there, relayed by this server",
+        "when the engine process dies, open answers continue there, relayed by this server",
     )
     add(
         "--worker-urls",
@@ -101,7 +101,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         help="where servers of the model compute: this one then has no engine and needs no device. "
-        "Every address of each name is a worker; an answer whose worker dies goes on at another",
+        "Every address of each name is a worker; an answer whose worker dies continues at another",
     )
     add(
         "--startup-budget-seconds",
@@ -168,8 +168,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="adapters as a JSON list of names and paths, followed while the server runs: what "
-        "comes is loaded and what goes unloaded; one that cannot be served stops nothing else",
+        help="adapters as a JSON list of names and paths, watched while the server runs: added "
+        "ones are loaded, removed ones unloaded; one that cannot be served delays no other",
     )
     add_access_flags(group)
     add_trace_flags(group)
@@ -200,7 +200,7 @@ def _add_models_flags(group: Any) -> None:
         type=_seconds,
         default=_RULE.most_drain,
         help="how long a model of --models that has to make room may compute after that, before "
-        "its requests are preempted; they go on at its next turn",
+        "its requests are preempted; they continue at its next turn",
     )
     add(
         "--swap-least-awake-seconds",
@@ -220,7 +220,7 @@ def add_template_flags(group: Any) -> None:
         type=json_object,
         default={},
         metavar="JSON",
-        help="variables for the chat template where a request has none, such as "
+        help="variables for the chat template if a request has none, such as "
         """'{"enable_thinking": false}'""",
     )
 
@@ -232,13 +232,13 @@ def add_parser_flags(parser: argparse.ArgumentParser) -> None:
         "--tool-call-parser",
         choices=CALL_PARSERS,
         default=AUTO,
-        help="how the model writes tool calls; auto: as its chat template and vocabulary tell",
+        help="notation of tool calls; auto: from the chat template and the vocabulary",
     )
     add(
         "--reasoning-parser",
         choices=REASONING_PARSERS,
         default=AUTO,
-        help="how the model writes reasoning; auto: as its chat template and vocabulary tell",
+        help="notation of reasoning; auto: from the chat template and the vocabulary",
     )
     add(
         "--enable-auto-tool-choice",

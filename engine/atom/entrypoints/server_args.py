@@ -67,14 +67,14 @@ def add_access_flags(group: Any) -> None:
         default=None,
         metavar="FILE",
         help="file or folder, as --api-key-file, with the secret that servers of --handover-url "
-        "and --worker-urls share with those behind the URLs. The first is sent, and all count, so "
+        "and --worker-urls share with servers at the URLs. The first is sent, and all count, so "
         f"that it can be changed (default: ${SECRET_VARIABLE}, else no answers are taken over)",
     )
     add(
         "--share-prefix-cache",
         action="store_true",
-        help="let the prompts of one key spare those of another that begin alike (default: where "
-        "there are several keys each has a prefix cache of its own)",
+        help="share cached prefixes between the prompts of all keys (default: if there are several "
+        "keys, each has a separate prefix cache)",
     )
     add(
         "--allowed-lora-paths",
@@ -112,7 +112,7 @@ def add_access_flags(group: Any) -> None:
     add(
         "--disable-console",
         action="store_true",
-        help="leave out the page at /, a chat and what the engine does (default: there is one)",
+        help="omit the page at /, with a chat and the engine's figures (default: there is one)",
     )
 
 

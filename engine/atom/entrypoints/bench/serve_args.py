@@ -30,10 +30,10 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_flags(group: Any) -> None:
     add = group.add_argument
-    add("--base-url", default=None, help="where the server is (default: http://HOST:PORT)")
+    add("--base-url", default=None, help="address of the server (default: http://HOST:PORT)")
     add("--host", default="127.0.0.1", help="its host, without --base-url")
     add("--port", type=whole, default=8000, help="its port, without --base-url")
-    add("--endpoint", choices=(COMPLETIONS, CHAT), default=COMPLETIONS, help="what is asked")
+    add("--endpoint", choices=(COMPLETIONS, CHAT), default=COMPLETIONS, help="path of the requests")
     add("--model", default=None, help="served name (default: the server's first)")
     add(
         "--api-key-file",
@@ -67,7 +67,7 @@ def _add_workload_flags(group: Any) -> None:
         "--prefix-repetition-output-len",
         type=at_least_one,
         default=None,
-        help="tokens per answer (default: what the dataset says, else 64)",
+        help="tokens per answer (default: those of the dataset, else 64)",
     )  # fmt: skip
     add(
         "--random-range-ratio",
@@ -101,7 +101,7 @@ def _add_prefix_flags(group: Any) -> None:
     )  # fmt: skip
     add(
         "--prefix-repetition-suffix-len",
-        type=at_least_one, default=256, help="tokens of each prompt behind it",
+        type=at_least_one, default=256, help="tokens of each prompt after its prefix",
     )  # fmt: skip
     add(
         "--prefix-repetition-num-prefixes",
@@ -177,7 +177,7 @@ def _add_report_flags(group: Any) -> None:
     add(
         "--save-result",
         action="store_true",
-        help="also write the report to a file, and a sweep's chart beside it as SVG",
+        help="also write the report to a file, and a sweep's chart as SVG",
     )
     add("--result-dir", default=".", help="folder of that file")
     add("--result-filename", default=None, help="its name (default: from rate, model and time)")

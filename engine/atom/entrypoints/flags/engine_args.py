@@ -74,13 +74,13 @@ def _add_model_flags(group: Any) -> None:
         "--model",
         default=None,
         help="checkpoint folder, GGUF file, hub id such as Qwen/Qwen3-0.6B, or "
-        "s3://bucket/prefix; also as a word of its own",
+        "s3://bucket/prefix; also without the flag's name",
     )
     add(
         "--config",
         default=None,
         metavar="FILE",
-        help="YAML file with flags, as flag: value; what is on the line wins",
+        help="YAML file with flags, as flag: value; flags of the command line take precedence",
     )
     add("--revision", default=None, help="branch, tag or commit of a hub id")
     add(
@@ -114,13 +114,13 @@ def _add_model_flags(group: Any) -> None:
         nargs="+",
         default=None,
         metavar="NAME",
-        help="names in the API; answers tell the first (default: what --model says)",
+        help="names in the API; answers have the first (default: that of --model)",
     )
     add(
         "--runner",
         choices=RUNNERS,
         default=_default("runner"),
-        help="generate: tokens; pooling: embeddings or scores; auto: pooling where the model has "
+        help="generate: tokens; pooling: embeddings or scores; auto: pooling if the model has "
         "sentence-transformers' modules.json",
     )
     add(
@@ -142,7 +142,7 @@ def _add_model_flags(group: Any) -> None:
         default=None,
         metavar="METHOD",
         help="store a plain checkpoint's matrices so as they are loaded: fp8 in blocks of 128 x "
-        "128, int8 by output, mxfp4 in groups of 32; or what a quantised checkpoint names itself "
+        "128, int8 by output, mxfp4 in groups of 32; or the method of a quantised checkpoint "
         "(default: as the checkpoint has them)",
     )
     add(
@@ -196,7 +196,7 @@ def _add_scheduling_flags(group: Any) -> None:
         "--scheduling-policy",
         choices=POLICIES,
         default=_default("scheduling_policy"),
-        help="mixed: chunked prompts beside answers; prefill_first: prompts before answers",
+        help="mixed: chunked prompts together with answers; prefill_first: prompts before answers",
     )
     add_number("scheduler_delay_factor", "prefill_first: wait to batch prompts; 0 never", float)
     add_number("max_step_seconds", "mixed: of a step with prompts and answers; 0: no bound", float)
@@ -207,8 +207,8 @@ def _add_scheduling_flags(group: Any) -> None:
         "--fairness",
         choices=("clients", "off"),
         default=_default("fairness"),
-        help="clients: those that wait are served by equal shares of tokens, whatever each of them "
-        "sends; off: first come, first served",
+        help="clients: waiting clients are served by equal shares of tokens; off: first come, "
+        "first served",
     )
     add(
         "--fairness-weights",
@@ -237,7 +237,7 @@ def _add_scheduling_flags(group: Any) -> None:
         "--kv-events-config",
         default=None,
         metavar="JSON",
-        help="tell routers over ZMQ which blocks are cached, such as "
+        help="report the cached blocks to routers over ZMQ, such as "
         '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": '
         '"tcp://*:5558"}, without an endpoint for this machine alone; also topic, '
         "buffer_steps, hwm and max_queue_size",
@@ -272,7 +272,7 @@ def _add_lora_flags(group: Any) -> None:
         "--enable-lora",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="serve LoRA adapters beside the model: a request chooses one by its model",
+        help="serve LoRA adapters of the model: a request chooses one by its model",
     )
     add(
         "--lora-modules",
@@ -331,7 +331,7 @@ def _add_device_flags(group: Any) -> None:
         help="sleep at level 1 after so long without a request, until one comes; it is held and "
         "wakes the server up (default: never)",
     )
-    add("--device", choices=DEVICES, default=_default("device"), help="where the model runs")
+    add("--device", choices=DEVICES, default=_default("device"), help="device of the model")
     add(
         "--backend", choices=BACKENDS, default=_default("backend"), help="implementation of the ops"
     )
@@ -399,7 +399,7 @@ def _add_parallel_flags(group: Any) -> None:
         choices=EXPERT_TRANSPORTS,
         default=_default("expert_exchange"),
         help="how the tokens of small steps go to their experts and back: torch's collectives, or "
-        "AMD's mori where it is installed",
+        "AMD's mori if it is installed",
     )
     add(
         "--enable-eplb",
@@ -434,7 +434,7 @@ def _add_parallel_flags(group: Any) -> None:
         "--stall-seconds",
         type=float,
         default=_default("stall_seconds"),
-        help="/health and /live fail once a rank has computed nothing for so long",
+        help="/health and /live fail once a rank has made no progress for so long",
     )
 
 

@@ -61,7 +61,7 @@ _LENGTH = {
     "min_tokens": "An answer does not end before it has so many tokens.",
     "stop": "Text, or texts, at which an answer ends; the answer does not hold them.",
     "stop_token_ids": "Tokens at which an answer ends.",
-    "ignore_eos": "Go on past the model's end token, to max_tokens.",
+    "ignore_eos": "Continue past the model's end token, to max_tokens.",
     "include_stop_str_in_output": "Let the answer hold the stop text that ended it.",
     "no_stop_trim": "SGLang's name of include_stop_str_in_output.",
 }
@@ -69,19 +69,19 @@ _FORM = {
     "add_special_tokens": (
         "Let the tokenizer add its marks, such as one of the beginning, to the prompt."
     ),
-    "truncate_prompt_tokens": "Cut the prompt to so many tokens; -1: to what the context holds.",
+    "truncate_prompt_tokens": "Cut the prompt to so many tokens; -1: to the size of the context.",
     "truncation_side": "The end of the prompt that is cut: left unless it is sent.",
     "skip_special_tokens": (
         "Leave the model's marks out of the answer's text; true unless it is sent."
     ),
-    "return_token_ids": "Tell the ids of the prompt's and the answer's tokens.",
+    "return_token_ids": "Return the ids of the prompt's and the answer's tokens.",
     "return_tokens_as_token_ids": "Write tokens as token_id:N in log-probabilities.",
     "prompt_logprobs": (
-        "Tell, for each token of the prompt, its log-probability and those of so many likelier "
+        "Return, for each token of the prompt, its log-probability and those of so many likelier "
         "ones."
     ),
     "stream": "Send the answer as server-sent events while it is generated.",
-    "stream_options": "What a stream tells besides the answer.",
+    "stream_options": "Further content of a stream.",
     "stream_options.include_usage": "End the stream with an event that counts the tokens.",
     "stream_options.continuous_usage_stats": (
         "With include_usage: count the tokens so far in every event."
@@ -92,7 +92,7 @@ _SERVICE = {
     "cache_salt": (
         "Only requests of the same salt share cached prompts: one per tenant keeps them apart."
     ),
-    "timeout_seconds": "Seconds after which the request ends with what it has.",
+    "timeout_seconds": "Seconds after which the request ends with its tokens so far.",
     "timeout": "The same as timeout_seconds; the header X-Request-Timeout says it as well.",
     "request_id": "Your name of the request; the answer's id ends with it.",
     "rid": "SGLang's name of request_id.",
@@ -130,8 +130,7 @@ _SCHEMAS = {
         "Added to the logits of tokens, by their ids: -100 forbids one, 100 all but forces it."
     ),
     "response_format.schema": (
-        "The schema, in the place where llama.cpp, Together and Fireworks have it; beside "
-        "json_object too."
+        "The schema, in the position of llama.cpp, Together and Fireworks; with json_object too."
     ),
     "response_format.format": "Of a structural_tag: xgrammar's description.",
     "response_format.structures": "Of a structural_tag: begin, schema and end of each.",
@@ -150,25 +149,25 @@ _REASONING = {
     "thinking_budget_tokens": "Another name of thinking_token_budget.",
     "thinking_budget": "DashScope's name of thinking_token_budget.",
     "include_reasoning": "False: reasoning is generated all the same, and left out of the answer.",
-    "logprobs": "Tell the log-probability of each token of the answer.",
+    "logprobs": "Return the log-probability of each token of the answer.",
     "top_logprobs": "With logprobs: those of so many of the likeliest tokens as well.",
 }
 _TEXT = {
-    "prompt": "Text to go on from, or several; or ids of tokens.",
-    "echo": "Put the prompt before each answer; with max_tokens 0 there is nothing but the prompt.",
-    "logprobs": "Tell each token's log-probability, and those of so many of the likeliest.",
+    "prompt": "Text to continue, or several; or ids of tokens.",
+    "echo": "Put the prompt before each answer; with max_tokens 0 return the prompt alone.",
+    "logprobs": "Return each token's log-probability, and those of so many of the likeliest.",
 }
 _CONVERSATION = {
     "messages": "The conversation so far, oldest first; at least one message.",
     "messages[].role": "Who speaks; developer counts as system.",
-    "messages[].content": "What is said: a text, or parts of type text.",
+    "messages[].content": "Content of the message: a text, or parts of type text.",
     "messages[].content[].type": (
-        "Always text: this server takes nothing else. In a tool's result, words stand for "
+        "Always text: this server takes no other type. In a tool's result, words replace "
         "pictures, recordings and files."
     ),
     "messages[].content[].text": "The text of the part.",
     "messages[].name": "Name of the speaker, for templates that write it.",
-    "messages[].reasoning": "What the assistant thought before this answer.",
+    "messages[].reasoning": "The assistant's reasoning before this answer.",
     "messages[].reasoning_content": "The same as reasoning.",
     "messages[].tool_calls": "Calls that the assistant made.",
     "messages[].tool_calls[].id": "By which the message with the result names the call.",
@@ -198,7 +197,7 @@ _CONVERSATION = {
     "add_generation_prompt": (
         "Begin the assistant's turn after the messages; true unless it is sent."
     ),
-    "continue_final_message": "Go on with the last message, which is not ended.",
+    "continue_final_message": "Continue the last message, which is not ended.",
 }
 _TEMPLATE = {
     "messages[].tool_calls[].function.arguments": (
@@ -206,14 +205,14 @@ _TEMPLATE = {
     ),
     "tools": "Functions that the answer may call; they go to the chat template as they are sent.",
     "chat_template_kwargs": "More arguments for the chat template, by name.",
-    "documents": "Where the chat template reads them, else 400.",
+    "documents": "Documents for the chat template; 400 if it does not read them.",
 }
 _TOKENS = {
     "prompt": "Text to count; or send messages.",
     "add_special_tokens": (
         "Add the tokenizer's marks; true for a prompt, false for messages, unless it is sent."
     ),
-    "return_token_strs": "Tell the tokens' texts too.",
+    "return_token_strs": "Return the tokens' texts too.",
 }
 _DETOKENS = {
     "tokens": "Ids of tokens.",
@@ -257,19 +256,20 @@ _SCORE = {
     "text_2": "Text or texts that are scored.",
 }
 _RERANK = {
-    "query": "What the documents are to be relevant to.",
+    "query": "The text that the documents are compared with.",
     "documents": "Texts that are ranked, each plain or as an object with text.",
     "documents[].text": "The document's text.",
-    "top_n": "How many of the most relevant documents are told; all unless it is sent.",
+    "top_n": "Number of the most relevant documents to return; all unless it is sent.",
     "max_tokens_per_doc": "Read so many tokens of each document; all unless it is sent.",
     "max_tokens_per_query": "Read so many tokens of the query; all unless it is sent.",
-    "return_documents": "Tell the documents' texts; true unless it is sent.",
+    "return_documents": "Return the documents' texts; true unless it is sent.",
 }
-_INSTRUCTION = {"instruction": "What a reranker is told to judge by; the model's own if none."}
+_INSTRUCTION = {"instruction": "Instruction of a reranker; the model's own if none."}
 
 HONOURED: tuple[FieldRow, ...] = (
     *_fields(
-        _EVERYWHERE, {"model": "Name of the served model; whatever is served, unless it is sent."}
+        _EVERYWHERE,
+        {"model": "Name of the served model; the one that is served, unless it is sent."},
     ),
     *_fields(GENERATION, _SAMPLING),
     *_fields(GENERATION, _LENGTH),

@@ -42,7 +42,7 @@ def _refused(names: str, remedy: str, *nothing: Any) -> tuple[FieldRow, ...]:
 
 
 _ANSWER = {
-    "max_tokens": "The most tokens of the answer; what the context has no room for is cut.",
+    "max_tokens": "The most tokens of the answer, cut to the room of the context.",
     "stop_sequences": "Texts that end the answer and are not part of it.",
     "stream": "The answer comes as events.",
     "temperature": "How freely tokens are drawn: 0 takes the likeliest each time.",
@@ -54,10 +54,10 @@ _CONVERSATION = {
     "`x-anthropic-billing-header: …`, is left out: it changes with each request.",
     "system[].type": "`text`.",
     "system[].text": "A part of the system prompt.",
-    "messages": "The conversation. An answer goes on with a last message of the assistant's.",
-    "messages[].role": "`user`, `assistant`, or `system` for what the system says later.",
+    "messages": "The conversation. An answer continues a last message of the assistant's.",
+    "messages[].role": "`user`, `assistant`, or `system` for later text of the system.",
     "messages[].content": "A text, or blocks.",
-    "messages[].clear_at": "`next_user_message`: what the system says is left out once the user "
+    "messages[].clear_at": "`next_user_message`: the system's text is left out once the user "
     "says something else.",
 }
 _BLOCKS = {
@@ -69,12 +69,12 @@ _BLOCKS = {
     ".id": "Of a call.",
     ".name": "The tool of a call.",
     ".tool_use_id": "The call that a result belongs to.",
-    ".content": "What a tool gave back: a text, or blocks.",
+    ".content": "Result of a tool: a text, or blocks.",
     ".content[].type": "`text`, or `tool_reference` for a tool whose loading was deferred; words "
     "stand for images and documents.",
-    ".content[].text": "A part of what the tool gave back.",
+    ".content[].text": "A part of the tool's result.",
     ".content[].tool_name": "The tool that the model is shown from here on.",
-    ".is_error": "The tool failed: the model reads its text behind `Error: `.",
+    ".is_error": "The tool failed: the model reads its text after `Error: `.",
     ".tool": "The tool of a tool_addition or tool_removal.",
     ".tool.type": "`tool_reference` or `tool_definition`.",
     ".tool.name": "Of the tool.",
@@ -83,7 +83,7 @@ _BLOCKS = {
 _TOOL = {
     ".name": "Names the tool in calls.",
     ".type": "None or `custom`; Anthropic's own tools are refused by name.",
-    ".description": "What the tool does, for the model.",
+    ".description": "Description of the tool, for the model.",
     ".strict": "Calls of the tool fit its schema.",
     ".defer_loading": "The model is not shown the tool until a tool_reference or tool_addition "
     "names it.",
@@ -111,7 +111,7 @@ _NO_TOOLS_HERE = "this server runs no tools; send tools that the client runs"
 _OF_REFUSED = "of blocks that are refused by their type"
 _EAGER = (
     ".eager_input_streaming .allowed_callers .input_examples",
-    "the client runs every tool, and is told its arguments as they are written",
+    "the client runs every tool, and receives its arguments as they are written",
 )
 _SCHEMA = {"": "A JSON schema."}
 
@@ -150,7 +150,7 @@ MESSAGES_FIELDS: tuple[FieldRow, ...] = (
     ),
     *_harmless("context_management compaction", "the whole conversation is read"),
     *_harmless("fallbacks", "one model is served"),
-    *_harmless("diagnostics", "usage says what the prefix cache had"),
+    *_harmless("diagnostics", "usage has the tokens of the prefix cache"),
     *_harmless("output_config.task_budget", "agents keep their own budgets"),
     *_harmless("thinking.block_binding", "any signature is taken"),
     *_harmless("messages[].output_config", "the request's own counts"),
