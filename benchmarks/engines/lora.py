@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 from atom.lora_config import LoraConfig, LoraModule
+from atom.model_engine.control import LoadLora
 from atom.model_engine.lora_loading import LoraLoading
 from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
@@ -78,7 +79,7 @@ def load_beside_a_stream(engine: OfflineEngine, folder: Path, number: int) -> di
         engine.step()
     gaps, last = [], time.perf_counter()
     begun = last
-    loading.load(number, str(folder), told.append)
+    loading.load(LoadLora(number, str(folder)), told.append)
     loaded = 0.0
     while engine.has_work():
         if loading.has_work:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from atom.config_values import SleepLevel
+from atom.model_engine.control import CheckWeights, Sleep, UpdateWeights, WakeUp
 from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.runner.sleep.host_weights import bytes_of, storages_of
 from atom.sampling_params import SamplingParams
@@ -57,12 +58,12 @@ def cycle(engine: OfflineEngine, level: SleepLevel, prompt: list[int]) -> dict[s
     """Sleep and wake once; the figures and a digest of the tokens behind it."""
     begun = time.perf_counter()
     engine.scheduler.blocks.reset_prefix_cache()
-    engine.executor.sleep(level)
+    engine.executor.control(Sleep(level))
     asleep = time.perf_counter()
     gpu = torch.cuda.is_available()
     free, total = torch.cuda.mem_get_info() if gpu else (0, 0)
     woken = time.perf_counter()
-    engine.executor.wake_up()
+    engine.executor.control(WakeUp())
     awake = time.perf_counter() - woken
     tokens, first = answer(engine, prompt)
     return {
@@ -79,10 +80,10 @@ def cycle(engine: OfflineEngine, level: SleepLevel, prompt: list[int]) -> dict[s
 def update(engine: OfflineEngine, path: Path, prompt: list[int]) -> dict[str, float | str]:
     """Replace the weights by those of the same checkpoint."""
     begun = time.perf_counter()
-    engine.executor.check_weights(str(path))
+    engine.executor.control(CheckWeights(str(path)))
     checked = time.perf_counter()
     engine.scheduler.blocks.reset_prefix_cache()
-    engine.executor.update_weights(str(path))
+    engine.executor.control(UpdateWeights(str(path)))
     updated = time.perf_counter()
     tokens, first = answer(engine, prompt)
     return {

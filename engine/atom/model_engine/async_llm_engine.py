@@ -23,6 +23,7 @@ from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.control import Answer, Control
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
@@ -117,18 +118,18 @@ class AsyncLLMEngine:
         self.loras = ServedLoras(config.lora, config.model.served_name)
         self.cache_salts = CacheSalts()
         digests = self._digests = AdapterDigests(lambda: self.pauses.weights_version)
-        self.lora_changes = LoraChanges(self.loras, self.call_utility, self._digests)
-        self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._call)
+        self._ids = itertools.count(first_id(client))
+        self._calls = UtilityCalls(self._ids, self._ask_cores)
+        self.lora_changes = LoraChanges(self.loras, self.call, self._digests)
+        self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._calls.call)
         idle = config.sleep.idle_seconds
         self._idle = IdleSleep(idle, self._lifecycle, self._requests, self.pauses, clock)
         self._fingerprint = Fingerprint(config)
-        self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
         self._events = CoreEventHop(self._handle_arrived)
         self._core = core_factory(config, self._events.put)
         self._delivery = StepDelivery(self.processor.outputs, self._requests, clock)
-        self._ids = itertools.count(first_id(client))
         self._continuations = Continuations(self._requests, self._delivery, self._ids)
         self._core_ended = False
         self._handover: Handover | None = None
@@ -368,23 +369,23 @@ class AsyncLLMEngine:
             token_ids, client_id, skip_special_tokens=skip_special_tokens
         )
 
-    async def call_utility(self, method: str, *args: Any) -> list[Any]:
-        """Call a utility of every engine core and return the results by rank. Raises
-        `EngineDeadError` if a process ends before it answers, `AtomError` if the utility fails on
+    async def call(self, call: Control[Answer]) -> list[Answer]:
+        """Make a control call in every engine core and return the answers by rank. Raises
+        `EngineDeadError` if a process ends before it answers, `AtomError` if the call fails on
         any rank. Wakes a sleeping engine first if requests wake it."""
+        return await self.call_utility(call.name, *call.args)
+
+    async def call_utility(self, method: str, *args: Any) -> list[Any]:
+        """Make a control call by its name, as `call` does."""
         if self._lifecycle.wakes_for_requests:
             await self._lifecycle.wait_awake()
         self._lifecycle.check_awake()
-        return await self._call(method, *args)
+        return await self._calls.call_named(method, args)
 
-    async def _call(self, method: str, *args: Any) -> list[Any]:
+    def _ask_cores(self, call_id: int, method: str, args: Sequence[Any]) -> None:
         if self._core_ended or self._lifecycle.is_dead:  # no engine would answer
             raise EngineDeadError(self.status.reason)
-        call_id = next(self._ids)
-        answers: list[Any] = await self._calls.answer(
-            call_id, lambda: self._core.call_utility(call_id, method, args)
-        )
-        return answers
+        self._core.call_utility(call_id, method, args)
 
     # ---- sleep --------------------------------------------------------------------------------
 

@@ -23,6 +23,15 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.errors import AtomError, ModelError, RequestError
+from atom.model_engine.control import (
+    CONTROLS,
+    CheckWeights,
+    LoadLora,
+    Sleep,
+    UnloadLora,
+    UpdateWeights,
+    WakeUp,
+)
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.kv_events.publisher import KVEventPublisher
@@ -92,22 +101,7 @@ class EngineCore:
         self._profiler = TorchProfiler(
             config.torch_profiler_dir, config.parallel.data_parallel_rank
         )
-        # What a UTILITY message may call; each returns something msgspec can encode.
-        self._utilities: dict[str, Callable[..., Any]] = {
-            "reset_prefix_cache": self._reset_prefix_cache,
-            "check_integrity": self._check_integrity,
-            "start_profile": self._profiler.start,
-            "stop_profile": self._stop_profile,
-        }
-        if self._loras is not None:
-            self._utilities["unload_lora"] = partial(self._unload_lora, self._loras)
-        if config.sleep.enabled:
-            self._utilities |= {
-                "sleep": self._sleep,
-                "wake_up": self._wake_up,
-                "check_weights": self._check_weights,
-                "update_weights": self._update_weights,
-            }
+        self._controls = {each.name: each for each in CONTROLS if each.is_served(config)}
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
         """Return the executor that runs this core's batches."""
@@ -295,101 +289,105 @@ class EngineCore:
         if not 0 <= client < self._sockets.clients:
             logger.warning("refused call %d: of no client of this engine", call.call_id)
             return
-        if call.method == "load_lora" and self._loras is not None:
-            match call.args:
-                case [int(number), str(path)] if number > 0:
-                    self._loras.load(number, path, partial(self._tell, client, call.call_id))
-                    return
-        response = self._call_utility(call)
+        kind = self._controls.get(call.method)
         try:
-            self._sockets.send(client, response)
-        except (TypeError, ValueError, OverflowError) as error:  # a result that has no encoding
-            text = f"{call.method} gave what cannot be sent: {error}"
-            self._sockets.send(client, UtilityResponseBody(call.call_id, error=text))
-
-    def _tell(self, client: int, call_id: int, result: str | None) -> None:
-        """Answer a call whose result has come later."""
-        self._sockets.send(client, UtilityResponseBody(call_id, None, result))
-
-    def _call_utility(self, call: UtilityBody) -> UtilityResponseBody:
-        utility = self._utilities.get(call.method)
-        if utility is None:
-            known = ", ".join(self._utilities)
-            return UtilityResponseBody(
-                call.call_id, error=f"no utility {call.method!r}; there are: {known}"
-            )
-        try:
-            return UtilityResponseBody(call.call_id, error=None, result=utility(*call.args))
+            if kind is None:
+                known = ", ".join(self._controls)
+                self._tell_error(call, f"no utility {call.method!r}; there are: {known}")
+            else:
+                msgspec.convert(call.args, kind).in_core(self, partial(self._tell, call))
         except Exception as error:
             logger.exception("utility %s failed", call.method)
-            return UtilityResponseBody(call.call_id, error=f"{type(error).__name__}: {error}")
+            self._tell_error(call, f"{type(error).__name__}: {error}")
 
-    def _stop_profile(self) -> str:
+    def _tell(self, call: UtilityBody, result: Any) -> None:
+        """Answer a call, whose result may have come later."""
+        response = UtilityResponseBody(call.call_id, None, result)
+        try:
+            self._sockets.send(client_of(call.call_id), response)
+        except (TypeError, ValueError, OverflowError) as error:  # a result that has no encoding
+            self._tell_error(call, f"{call.method} gave what cannot be sent: {error}")
+
+    def _tell_error(self, call: UtilityBody, text: str) -> None:
+        client = client_of(call.call_id)
+        self._sockets.send(client, UtilityResponseBody(call.call_id, error=text))
+
+    def start_profile(self) -> None:
+        self._profiler.start()
+
+    def stop_profile(self) -> str:
         with self._pulse.at_rest():  # writing a long trace is no hang
             return self._profiler.stop()
 
-    def _reset_prefix_cache(self) -> None:
+    def reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()
 
-    def _unload_lora(self, loras: LoraLoading, number: int) -> None:
-        """Remove an adapter, and its cached blocks at once: no later request can hit them."""
-        loras.unload(number)
-        self._scheduler.blocks.retire_lora(number)
+    def load_lora(self, call: LoadLora, tell: Callable[[str | None], None]) -> None:
+        self._loading().load(call, tell)
 
-    def _sleep(self, level: int, keep: bool) -> None:
+    def unload_lora(self, call: UnloadLora) -> None:
+        """Remove an adapter, and its cached blocks at once: no later request can hit them."""
+        self._loading().unload(call.number)
+        self._scheduler.blocks.retire_lora(call.number)
+
+    def _loading(self) -> LoraLoading:
+        assert self._loras is not None, "the calls of adapters are served if they may be loaded"
+        return self._loras
+
+    def sleep(self, call: Sleep) -> None:
         """Release the device's memory. New requests wait, and with `keep` open ones do too. Raises
         `AtomError` for an open request without `keep`."""
         open_requests = self._pipeline.open_requests()
-        if open_requests and not keep:
+        if open_requests and not call.keep:
             raise AtomError(f"{len(open_requests)} requests are open")
         self._empty_the_device()
         with self._pulse.at_rest():
-            self._executor.sleep(level)
+            self._executor.control(call)
         self._asleep = True
 
-    def _wake_up(self) -> None:
+    def wake_up(self, call: WakeUp) -> None:
         with self._pulse.at_rest():  # weights may have to be read
-            self._executor.wake_up()
+            self._executor.control(call)
         self._asleep = False
 
     def _empty_the_device(self) -> None:
         """Let requests that run be computed again, and forget all that is cached on the device."""
         for result in self._pipeline.preempt_all():
             self._publish(result)
-        self._reset_prefix_cache()
+        self.reset_prefix_cache()
         self._scheduler.loras.forget_all()
         if self._kv_events is not None:
             self._kv_events.publish()
 
-    def _check_weights(self, path: str) -> str | None:
+    def check_weights(self, call: CheckWeights) -> str | None:
         """Return why a checkpoint's weights cannot replace the present ones, or None."""
         try:
             with self._pulse.at_rest():
-                self._executor.check_weights(path)
+                self._executor.control(call)
         except ModelError as error:
             return str(error)
         return None
 
-    def _update_weights(self, path: str) -> None:
+    def update_weights(self, call: UpdateWeights) -> None:
         """Use the weights of another checkpoint from the next step on. Running requests continue:
         their tokens so far are computed again. Raises `ModelError` for a checkpoint that does not
         fit."""
         with self._pulse.at_rest():
-            self._executor.check_weights(path)
+            self._executor.control(CheckWeights(call.path))
         if not self._asleep:
             self._empty_the_device()
         try:
             with self._pulse.at_rest():
-                self._executor.update_weights(path)
+                self._executor.control(call)
         except Exception as error:
             logger.exception("weights could not be read")
             self._fail(
-                f"the weights of {path}, which were found sound, could not be taken, and those "
-                f"before are gone: {error}",
+                f"the weights of {call.path}, which were found sound, could not be taken, and "
+                f"those before are gone: {error}",
                 user_error=isinstance(error, AtomError),
             )
 
-    def _check_integrity(self) -> int:
+    def check_integrity(self) -> int:
         """Return how many blocks requests hold; an error when the pool's counts do not add up."""
         self._scheduler.blocks.pool.check_integrity()
         return self._scheduler.blocks.pool.num_referenced

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom.errors import AdapterError
+from atom.model_engine.control import LoadLora, UnloadLora
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    number: int
-    path: str
+    call: LoadLora
     adapter: Future[Any]
     tell: Callable[[str | None], None]
 
@@ -39,11 +39,11 @@ class LoraLoading:
         self._leaving: set[int] = set()
         self.wake_fd, self._wake = os.pipe()
 
-    def load(self, number: int, path: str, tell: Callable[[str | None], None]) -> None:
+    def load(self, call: LoadLora, tell: Callable[[str | None], None]) -> None:
         """Begin to read an adapter. tell: called once with its fault, or with None when requests
         may use it."""
-        adapter = self._readers.submit(self._executor.read_lora, path)
-        self._readings.append(_Reading(number, path, adapter, tell))
+        adapter = self._readers.submit(self._executor.read_lora, call.path)
+        self._readings.append(_Reading(call, adapter, tell))
         adapter.add_done_callback(lambda _: os.write(self._wake, b"!"))
 
     def unload(self, number: int) -> None:
@@ -65,7 +65,7 @@ class LoraLoading:
                 self._leaving.remove(number)
                 scheduler.loras.forget(number)
                 scheduler.blocks.forget_lora(number)
-                self._executor.remove_lora(number)
+                self._executor.control(UnloadLora(number))
 
     @property
     def has_work(self) -> bool:
@@ -81,6 +81,6 @@ class LoraLoading:
             return str(error)
         except Exception as error:  # a thread's fault is reported to its caller, and ends nothing
             return f"{type(error).__name__}: {error}"
-        self._executor.add_lora(reading.number, reading.path, adapter)
-        self._numbers.add(reading.number)
+        self._executor.control(reading.call, adapter)
+        self._numbers.add(reading.call.number)
         return None

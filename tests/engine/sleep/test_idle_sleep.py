@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.errors import AtomError, RequestError
+from atom.model_engine.control import Control
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.idle_sleep import IdleSleep, seconds_left
 from atom.model_engine.front.pauses import Pauses
@@ -54,8 +55,9 @@ class Core:
         self.asleep = False
         self.fails = False
 
-    async def call(self, method: str, *_args: Any) -> list[Any]:
+    async def call(self, call: Control[Any]) -> list[Any]:
         await asyncio.sleep(0)
+        method = call.name
         if self.fails and method == "wake_up":
             raise AtomError("another process has the memory")
         assert self.asleep == (method == "wake_up"), f"{method}, asleep: {self.asleep}"

@@ -15,6 +15,13 @@ from atom.entrypoints.openai.responses import Empty, Sleeping, Traces
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import AtomError, EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.control import (
+    Answer,
+    Control,
+    ResetPrefixCache,
+    StartProfile,
+    StopProfile,
+)
 
 
 def control_routes(state: ServerState) -> APIRouter:
@@ -27,7 +34,7 @@ def control_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Empty, example={}),
     )
     async def reset_prefix_cache() -> Response:
-        await state.serving_engine(None).call_utility("reset_prefix_cache")
+        await state.serving_engine(None).call(ResetPrefixCache())
         return Response(to_json(Empty()), media_type="application/json")
 
     @router.post(
@@ -37,7 +44,7 @@ def control_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Empty, example={}),
     )
     async def start_profile() -> Response:
-        await _profile(state, "start_profile")
+        await _profile(state, StartProfile())
         return Response(to_json(Empty()), media_type="application/json")
 
     @router.post(
@@ -47,7 +54,7 @@ def control_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Traces, example={"traces": ["/traces/rank0.json"]}),
     )
     async def stop_profile() -> Response:
-        paths = await _profile(state, "stop_profile")
+        paths = await _profile(state, StopProfile())
         return Response(to_json(Traces(paths)), media_type="application/json")
 
     @router.post(
@@ -127,14 +134,14 @@ def pausing_engine(state: ServerState) -> AsyncLLMEngine:
     return engine
 
 
-async def _profile(state: ServerState, method: str) -> list[str]:
+async def _profile(state: ServerState, call: Control[Answer]) -> list[Answer]:
     engine = state.serving_engine(None)
     if engine.config.torch_profiler_dir is None:
         raise RequestError(
             "profiling is off in this server; start it with --torch-profiler-dir DIR", status=403
         )
     try:
-        return await engine.call_utility(method)
+        return await engine.call(call)
     except EngineDeadError:
         raise
     except AtomError as error:  # already begun, not begun, no room on the disk

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.control import RankControl
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
@@ -79,30 +80,10 @@ class Executor(StepExecutor, Protocol):
         """Read and check an adapter, on any thread. Raises `AdapterError`."""
         ...
 
-    def add_lora(self, number: int, path: str, adapter: Any) -> None:
-        """Keep an adapter that was read from `path`, for batches that follow."""
-        ...
-
-    def remove_lora(self, number: int) -> None:
-        """Drop an adapter; no batch that follows has it. Unknown ones are gone."""
-        ...
-
-    def sleep(self, level: int) -> None:
-        """Release the device's memory; no step is under way, and none follows before `wake_up`.
-        level: a `SleepLevel`."""
-        ...
-
-    def wake_up(self) -> None:
-        """Take the memory again, with an empty KV cache. After an error it sleeps on."""
-        ...
-
-    def check_weights(self, path: str) -> None:
-        """Raises `ModelError` for a checkpoint whose weights cannot take the place of these."""
-        ...
-
-    def update_weights(self, path: str) -> None:
-        """Load the weights of a checked checkpoint, with an empty KV cache; no step is under way. A
-        sleeping executor stays asleep. After an error it can compute no more."""
+    def control(self, call: RankControl[Any], prepared: Any = None) -> None:
+        """Carry a control call out on the ranks that it names, and return when the rank of this
+        process is done. prepared: the result of work that this rank has done ahead, such as an
+        adapter that was read. Raises the errors of the call."""
         ...
 
     def close(self) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.control import RankControl
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.model_runner import ModelRunner, Progress
-from atom.model_engine.runner.lora_adapters import HostAdapter, LoraAdapters
+from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
 
@@ -47,30 +49,11 @@ class SingleDeviceExecutor(OneScheduler):
         return self.runner.steps.collect(self._submitted.pop(ticket))
 
     def read_lora(self, path: str) -> HostAdapter:
-        return self._adapters.read(path)
-
-    def add_lora(self, number: int, path: str, adapter: HostAdapter) -> None:
-        self._adapters.keep(number, adapter)
-
-    def remove_lora(self, number: int) -> None:
-        self._adapters.drop(number)
-
-    def sleep(self, level: int) -> None:
-        self.runner.sleep(level)
-
-    def wake_up(self) -> None:
-        self.runner.wake_up()
-
-    def check_weights(self, path: str) -> None:
-        self.runner.check_weights(path)
-
-    def update_weights(self, path: str) -> None:
-        self.runner.update_weights(path)
-
-    @property
-    def _adapters(self) -> LoraAdapters:
         assert self.runner.adapters is not None, "adapters come where they are enabled"
-        return self.runner.adapters
+        return self.runner.adapters.read(path)
+
+    def control(self, call: RankControl[Any], prepared: Any = None) -> None:
+        call.on_rank(self.runner, prepared)
 
     def close(self) -> None:
         pass

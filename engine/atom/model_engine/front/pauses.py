@@ -8,11 +8,12 @@ calls are allowed and when.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from atom.config_values import ModelConfig, OpenRequestsMode, SleepLevel
 from atom.errors import AtomError, EngineDeadError, RequestError
+from atom.model_engine.control import CallCores, CheckWeights, Sleep, UpdateWeights, WakeUp
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.weights_update import (
@@ -20,9 +21,6 @@ from atom.model_engine.front.weights_update import (
     find_update,
     version_of,
 )
-
-# Calls a utility of every engine core by its name and arguments; returns their results.
-CallCores = Callable[..., Awaitable[list[Any]]]
 
 
 class Pauses:
@@ -111,7 +109,7 @@ class Pauses:
         try:
             if not keep:
                 await self._requests.wait_idle(None)
-            await self._call("sleep", int(level), keep)
+            await self._call(Sleep(int(level), keep))
             self._level = level
         except Exception:
             self._lifecycle.wake_up()
@@ -137,12 +135,12 @@ class Pauses:
 
     async def _end_sleep(self) -> None:
         if self._lifecycle.is_asleep:
-            await self._call("wake_up")
+            await self._call(WakeUp())
             self._lifecycle.wake_up()
 
     async def _update(self, asked: str, version: str | None, mode: OpenRequestsMode) -> None:
         update = await asyncio.to_thread(find_update, self._model, asked, version, mode)
-        for refusal in await self._call("check_weights", str(update.path)):
+        for refusal in await self._call(CheckWeights(str(update.path))):
             if refusal is not None:
                 raise RequestError(f"model_path: {refusal}", param="model_path")
         if mode is OpenRequestsMode.KEEP or self._lifecycle.is_asleep:
@@ -158,7 +156,7 @@ class Pauses:
             self._lifecycle.release()
 
     async def _take(self, update: WeightsUpdate) -> None:
-        await self._call("update_weights", str(update.path))
+        await self._call(UpdateWeights(str(update.path)))
         self.weights_version = update.version
 
     def _abort_open(self, why: str) -> None:

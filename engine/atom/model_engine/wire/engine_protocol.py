@@ -79,7 +79,7 @@ class ShutdownBody(msgspec.Struct, frozen=True):
 
 
 class UtilityBody(msgspec.Struct, frozen=True):
-    """A named call into every core (EngineCore lists them), answered by UTILITY_RESPONSE.
+    """A named call into every core (control.py declares them), answered by UTILITY_RESPONSE.
 
     call_id: carries the number of the caller's client, as request ids do."""
 

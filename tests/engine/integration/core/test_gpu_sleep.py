@@ -12,6 +12,7 @@ import torch
 
 from atom.config_values import SleepLevel
 from atom.lora_config import LoraConfig, LoraModule
+from atom.model_engine.control import CheckWeights, Sleep, UpdateWeights, WakeUp
 from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
@@ -107,7 +108,7 @@ class Case:
 def fall_asleep(engine: OfflineEngine, level: SleepLevel) -> None:
     engine.scheduler.blocks.reset_prefix_cache()
     engine.scheduler.loras.forget_all()
-    engine.executor.sleep(level)
+    engine.executor.control(Sleep(level))
 
 
 def runner_of(engine: OfflineEngine) -> Any:
@@ -129,7 +130,7 @@ def test_a_model_sleeps_and_wakes_where_it_was(case: Case) -> None:
         fall_asleep(engine, level)
         torch.cuda.synchronize()
         asleep.add(torch.cuda.mem_get_info()[0])
-        engine.executor.wake_up()
+        engine.executor.control(WakeUp())
         assert case.answers(engine) == expected
         assert addresses(engine) == where
         assert runner_of(engine).steps.graphs is graphs
@@ -145,12 +146,12 @@ def test_other_weights_take_the_place_of_the_first(case: Case) -> None:
     for path, told in ((case.paths[1], expected), (case.paths[0], first)):
         engine.scheduler.blocks.reset_prefix_cache()
         engine.scheduler.loras.forget_all()
-        engine.executor.check_weights(str(path))
-        engine.executor.update_weights(str(path))
+        engine.executor.control(CheckWeights(str(path)))
+        engine.executor.control(UpdateWeights(str(path)))
         assert case.answers(engine) == told
     fall_asleep(engine, SleepLevel.WEIGHTS_ON_HOST)
-    engine.executor.update_weights(str(case.paths[1]))
-    engine.executor.wake_up()
+    engine.executor.control(UpdateWeights(str(case.paths[1])))
+    engine.executor.control(WakeUp())
     assert case.answers(engine) == expected
     assert addresses(engine) == where
     assert runner_of(engine).steps.graphs is graphs

@@ -83,7 +83,7 @@ def assert_odd_messages_end_alone(core: WiredCore, count: int, seed: int) -> Non
     told = [len(core.sockets.finished[number]) for number in drawn.asked]
     assert told == [1] * len(drawn.asked), "each request ends once"
     assert not core.sockets.malformed
-    assert core.core._check_integrity() == 0
+    assert core.core.check_integrity() == 0
 
 
 def test_odd_requests_at_the_cores_wire_end_alone(core: WiredCore) -> None:
@@ -142,7 +142,7 @@ def test_a_row_whose_set_up_fails_ends_alone(
     others = [index for index in range(_NEIGHBOURS) if index != at]
     found = [core.sockets.tokens[101 + index] for index in others]
     assert found == [expected[index] for index in others]
-    assert core.core._check_integrity() == 0
+    assert core.core.check_integrity() == 0
 
 
 def test_a_row_whose_reasoning_cannot_be_followed_ends_alone(

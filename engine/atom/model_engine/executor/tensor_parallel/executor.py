@@ -12,22 +12,22 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from atom.collectives.group import Group
 from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, open_store
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.control import At, RankControl
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
 from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_batch,
-    encode_lora,
+    encode_control,
     encode_sample,
-    encode_sleep,
-    encode_weights,
 )
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.lora_adapters import HostAdapter
@@ -95,33 +95,13 @@ class TensorParallelExecutor(OneScheduler):
     def read_lora(self, path: str) -> HostAdapter:
         return self._own.read_lora(path)
 
-    def add_lora(self, number: int, path: str, adapter: HostAdapter) -> None:
+    def control(self, call: RankControl[Any], prepared: Any = None) -> None:
+        if call.at is At.CORE:
+            self._own.control(call, prepared)
+            return
         with _together(self._ranks.loss):
-            self._send(encode_lora(number, path))
-            self._own.add_lora(number, path, adapter)
-
-    def remove_lora(self, number: int) -> None:
-        with _together(self._ranks.loss):
-            self._send(encode_lora(number, ""))
-            self._own.remove_lora(number)
-
-    def sleep(self, level: int) -> None:
-        with _together(self._ranks.loss):
-            self._send(encode_sleep(level))
-            self._own.sleep(level)
-
-    def wake_up(self) -> None:
-        with _together(self._ranks.loss):
-            self._send(encode_sleep(0))
-            self._own.wake_up()
-
-    def check_weights(self, path: str) -> None:
-        self._own.check_weights(path)
-
-    def update_weights(self, path: str) -> None:
-        with _together(self._ranks.loss):
-            self._send(encode_weights(path))
-            self._own.update_weights(path)
+            self._send(encode_control(call))
+            self._own.control(call, prepared)
 
     def close(self) -> None:
         self._ranks.loss.let_end()

@@ -20,12 +20,10 @@ import msgspec
 
 from atom.config import Config
 from atom.errors import AtomError
+from atom.model_engine.control import RankControl, When
 from atom.model_engine.executor.tensor_parallel.rank_processes import RankOrder
 from atom.model_engine.executor.tensor_parallel.step_channel import StepMemory, StepReceiver
 from atom.model_engine.executor.tensor_parallel.step_codec import (
-    ChangeLora,
-    ChangeSleep,
-    ChangeWeights,
     SampleStep,
     decode_step,
 )
@@ -95,35 +93,18 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
     submitted: deque[SubmittedStep] = deque()
     while message := receiver.receive():
         call = decode_step(message)
-        if isinstance(call, ChangeLora):
-            _change_lora(runner, call)
-            continue
         if isinstance(call, SampleStep):
             runner.steps.sample(submitted[-1], call.mask)
             continue
-        if isinstance(call, ChangeSleep | ChangeWeights):
-            while submitted:
+        if isinstance(call, RankControl):
+            while submitted and call.when is When.BETWEEN_STEPS:
                 runner.steps.collect(submitted.popleft())
-            if isinstance(call, ChangeWeights):
-                runner.update_weights(call.path)
-            elif call.level:
-                runner.sleep(call.level)
-            else:
-                runner.wake_up()
+            call.on_rank(runner)
             continue
         # What the leader has collected by now: both runners know the same of their steps.
         while len(submitted) > call.outstanding:
             runner.steps.collect(submitted.popleft())
         submitted.append(runner.steps.submit(call.batch))
-
-
-def _change_lora(runner: ModelRunner, change: ChangeLora) -> None:
-    """Repeat the change of the leader's runner, whose reading found no fault."""
-    assert runner.adapters is not None, "adapters come where they are enabled"
-    if change.path:
-        runner.adapters.keep(change.number, runner.adapters.read(change.path))
-    else:
-        runner.adapters.drop(change.number)
 
 
 def _end(said: int, words: LastWords) -> int:

@@ -1,7 +1,7 @@
 """Steps as bytes, for the ranks that follow: arrays one after the other, unchanged.
 
 A head of whole numbers holds the length of each array; a decode step grows with its rows alone.
-Sampling parameters of rows that enter, which are few, are msgpack. Never pickle.
+The few parameters of new rows, and the control calls, are msgpack. Never pickle.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,12 +23,13 @@ from atom.model_engine.batch import (
     StateCopy,
     TokenMask,
 )
+from atom.model_engine.control import RANK_CONTROLS, RankControl
 from atom.model_engine.row_columns import ROW_COLUMNS
 from atom.sampling_params import SamplingParams
 
 Number = TypeVar("Number", bound=np.generic)
 
-_STEP, _SAMPLE, _MASKED, _LORA, _SLEEP, _WEIGHTS = range(6)
+_STEP, _SAMPLE, _MASKED, _CONTROL = range(4)
 _HEAD = 11  # whole numbers of every message's head: its kind, and its arrays' lengths
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
@@ -51,30 +52,7 @@ class SampleStep:
     mask: TokenMask | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLora:
-    """Load an adapter from `path`, which the leader has read, under this number; drop it if there
-    is no path."""
-
-    number: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSleep:
-    """Sleep at a level; wake up if it is 0."""
-
-    level: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeWeights:
-    """Take the weights of another checkpoint, which the leader has checked."""
-
-    path: str
-
-
-Call = RunStep | SampleStep | ChangeLora | ChangeSleep | ChangeWeights
+Call = RunStep | SampleStep | RankControl[Any]
 
 
 def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
@@ -119,25 +97,16 @@ def encode_sample(mask: TokenMask | None) -> bytearray:
     return _joined([_head(_MASKED, *mask.bits.shape), mask.rows, mask.bits])
 
 
-def encode_lora(number: int, path: str) -> bytearray:
-    """Encode the call that keeps or drops an adapter."""
-    text = _bytes_of(path)
-    return _joined([_head(_LORA, number, len(text)), text])
+def encode_control(call: RankControl[Any]) -> bytearray:
+    """Encode a control call by its name and arguments."""
+    data = np.frombuffer(msgspec.msgpack.encode((call.name, call)), dtype=np.uint8)
+    return _joined([_head(_CONTROL, len(data)), data])
 
 
-def encode_sleep(level: int) -> bytearray:
-    """Encode the call that lets a runner sleep, or wakes it up."""
-    return _joined([_head(_SLEEP, level)])
-
-
-def encode_weights(path: str) -> bytearray:
-    """Encode the call that lets a runner take a checkpoint's weights."""
-    text = _bytes_of(path)
-    return _joined([_head(_WEIGHTS, len(text)), text])
-
-
-def _bytes_of(text: str) -> NDArray[np.uint8]:
-    return np.frombuffer(text.encode(), dtype=np.uint8)
+def _decode_control(data: bytes) -> RankControl[Any]:
+    name, args = msgspec.msgpack.decode(data)
+    call: RankControl[Any] = msgspec.convert(args, RANK_CONTROLS[name])
+    return call
 
 
 def decode_step(message: bytearray) -> Call:
@@ -146,13 +115,8 @@ def decode_step(message: bytearray) -> Call:
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:
         return SampleStep(None)
-    if kind == _SLEEP:
-        return ChangeSleep(sizes[0])
-    if kind == _WEIGHTS:
-        return ChangeWeights(reader.array(np.uint8, sizes[0]).tobytes().decode())
-    if kind == _LORA:
-        number, length, *_ = sizes
-        return ChangeLora(number, reader.array(np.uint8, length).tobytes().decode())
+    if kind == _CONTROL:
+        return _decode_control(reader.array(np.uint8, sizes[0]).tobytes())
     rows, appends, new, scores, num_decodes, samples_later, outstanding, *copied = sizes
     loads, saves, loras = copied
     if kind == _MASKED:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from atom.errors import RequestError
+from atom.model_engine.control import LoadLora, UnloadLora
 from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
 from atom.model_engine.front.handover.relays import Relays, Replicas
 from atom.model_engine.request import Request
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 _LOOKS_IN_VAIN = 2  # before reporting that none answers: a Service may still list an ended one
-_NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # the workers themselves load them
+_NAMES_ALONE = frozenset({LoadLora.name, UnloadLora.name})  # the workers themselves load them
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):

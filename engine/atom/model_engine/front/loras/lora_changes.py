@@ -7,11 +7,10 @@ AsyncLLMEngine, on whose loop it runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from atom.errors import RequestError
 from atom.lora_config import LoraModule
+from atom.model_engine.control import CallCores, LoadLora, UnloadLora
 from atom.model_engine.front.loras.adapter_digests import AdapterDigests, adapter_digest
 from atom.model_engine.front.loras.served_loras import ServedLoras
 
@@ -20,7 +19,7 @@ class LoraChanges:
     def __init__(
         self,
         loras: ServedLoras,
-        call: Callable[..., Awaitable[list[Any]]],
+        call: CallCores,
         digests: AdapterDigests,
     ) -> None:
         """loras: the served adapters. call: asks every engine core for a utility, by its name and
@@ -38,20 +37,20 @@ class LoraChanges:
             before = self.loras.get(module.name)
             lora = self.loras.numbered(module)
             number = lora.request.lora_int_id
-            told = await self._call("load_lora", number, module.path)
+            told = await self._call(LoadLora(number, module.path))
             refusal = next((each for each in told if each is not None), None)
             if refusal is not None:
-                await self._call("unload_lora", number)  # of ranks that have it
+                await self._call(UnloadLora(number))  # of ranks that have it
                 raise RequestError(refusal, param="lora_path")
             read = await asyncio.to_thread(adapter_digest, module.path)
             self._digests.note(number, read)
             self.loras.add(lora)
             if before is not None:
-                await self._call("unload_lora", before.request.lora_int_id)
+                await self._call(UnloadLora(before.request.lora_int_id))
 
     async def unload(self, name: str) -> None:
         """Serve an adapter to no more requests; open ones continue. Raises `RequestError` for an
         unknown one, and as `call`."""
         async with self._one:
             lora = self.loras.remove(name)
-            await self._call("unload_lora", lora.request.lora_int_id)
+            await self._call(UnloadLora(lora.request.lora_int_id))
