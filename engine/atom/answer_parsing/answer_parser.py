@@ -59,7 +59,7 @@ class AnswerParsing:
     @property
     def content_marks(self) -> tuple[str, str] | None:
         """Return the marks around the content, or None."""
-        return self.marks.content if self.marks is not None and self.marks.content[0] else None
+        return self.marks.content if self.marks is not None and self.marks.content[1] else None
 
     @property
     def span(self) -> ReasoningSpan | None:

@@ -5,6 +5,7 @@
     It is warm.
     </answer>
 
+Apriel writes the closing one alone, since the mark that ends the reasoning opens the content.
 The marks and the line breaks inside and after them are not content. Content may come without marks.
 """
 
@@ -21,7 +22,8 @@ class ContentMarks:
     def __init__(self, opening: str, closing: str) -> None:
         self._opening, self._closing = opening, closing
         self._text = ""  # not decided on yet
-        self._opened = self._over = False
+        self._opened = not opening  # the end of the reasoning opens the content then
+        self._over = False
         self._drops_lines = False
 
     def feed(self, piece: str) -> str:

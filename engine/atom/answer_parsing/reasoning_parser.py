@@ -18,7 +18,8 @@ from atom.answer_parsing.held_text import BlankHolder, partial_length
 @dataclass(frozen=True, slots=True)
 class ReasoningMarks:
     """The marks around the reasoning. title: text that a model writes after the opening mark, which
-    is not reasoning; content: marks around the content after it, "" without such marks."""
+    is not reasoning; content: marks around the content after it, "" without such marks, or with the
+    closing one alone."""
 
     opening: str
     closing: str

@@ -15,7 +15,15 @@ from tests.engine.answer_parsing.pieces import calls_of, content_of, cut, events
 HUNYUAN_ANSWER = "<think>\nhm <answer>\n</think>\n<answer>\n{}\n</answer>"
 ERNIE_ANSWER = "<think>\nhm <answer>\n</think>\n\n<response>\n{}\n</response>\n"
 GEMMA_ANSWER = "<|channel>thought\nhm <answer><channel|>{}"
-MARKED = {"hunyuan_a13b": HUNYUAN_ANSWER, "ernie45": ERNIE_ANSWER, "gemma4": GEMMA_ANSWER}
+APRIEL_ANSWER = (
+    "Here are my reasoning steps:\nhm <answer>\n[BEGIN FINAL RESPONSE]\n{}\n[END FINAL RESPONSE]\n"
+)
+MARKED = {
+    "hunyuan_a13b": HUNYUAN_ANSWER,
+    "ernie45": ERNIE_ANSWER,
+    "gemma4": GEMMA_ANSWER,
+    "apriel": APRIEL_ANSWER,
+}
 texts = st.lists(
     st.sampled_from(["a", "b", " ", "<", "</", "</answe", "\n", "<answer>", "|>", "thought"]),
     min_size=1, max_size=6,

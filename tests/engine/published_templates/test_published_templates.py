@@ -35,7 +35,7 @@ _UNSHOWN_TEXT = "what the assistant said beside calls of earlier turns"  # harmo
 # By its template: the parsers of calls and of reasoning.
 FAMILIES: dict[str, tuple[str | None, str | None]] = {
     "Apertus-8B-Instruct": (None, None),
-    "Apriel-1.6-15b-Thinker-fixed": ("hunyuan_a13b", None),
+    "Apriel-1.6-15b-Thinker-fixed": ("hunyuan_a13b", "apriel"),
     "Bielik-11B-v3.0-Instruct": ("hermes", "qwen3"),
     "ByteDance-Seed-OSS": ("seed_oss", "seed_oss"),
     "Cohere2MoE": (None, None),
@@ -101,7 +101,7 @@ FAMILIES: dict[str, tuple[str | None, str | None]] = {
     "poolside-Laguna-XS-2.1": ("glm45", "qwen3"),
     "poolside-Laguna-XS.2": ("glm45", "qwen3"),
     "tencent-Hy3": (None, None),
-    "unsloth-Apriel-1.5": ("hunyuan_a13b", None),
+    "unsloth-Apriel-1.5": ("hunyuan_a13b", "apriel"),
     "unsloth-mistral-Devstral-Small-2507": ("mistral", None),
     "upstage-Solar-Open-100B": (None, None),
 }

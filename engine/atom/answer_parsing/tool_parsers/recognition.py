@@ -171,7 +171,7 @@ def _reads(family: CallFormat, signs: TemplateSigns) -> bool:
 def _reasoning_of(signs: TemplateSigns, tokens: AddedTokens) -> ReasoningFormat | None:
     if f"{harmony.CHANNEL}analysis" in signs.answer or harmony.CHANNEL in signs.asked:
         return CHANNELS
-    for name in ("seed_oss", "gemma4", "mistral"):
+    for name in ("seed_oss", "gemma4", "mistral", "apriel"):
         marks = REASONING[name].marks
         assert marks is not None
         if marks.closing in signs.asked or _within(signs.answer, marks.opening, marks.closing):

@@ -333,6 +333,11 @@ MISTRAL_MARKS = ReasoningMarks("[THINK]", "[/THINK]")
 _GEMMA_MARKS = ReasoningMarks("<|channel>", "<channel|>", title="thought")
 _HUNYUAN_MARKS = ReasoningMarks("<think>", "</think>", content=("<answer>", "</answer>"))
 _ERNIE_MARKS = ReasoningMarks("<think>", "</think>", content=("<response>", "</response>"))
+_APRIEL_MARKS = ReasoningMarks(
+    "Here are my reasoning steps:",
+    "[BEGIN FINAL RESPONSE]",
+    content=("", "[END FINAL RESPONSE]"),
+)
 CHANNELS = ReasoningFormat("openai_gptoss", marks=None)
 REASONING = {
     found.name: found
@@ -342,6 +347,7 @@ REASONING = {
         ReasoningFormat("mistral", marks=MISTRAL_MARKS),
         ReasoningFormat("minimax_m2", always=True), ReasoningFormat("ernie45", marks=_ERNIE_MARKS),
         ReasoningFormat("hunyuan_a13b", marks=_HUNYUAN_MARKS),
+        ReasoningFormat("apriel", marks=_APRIEL_MARKS),
         ReasoningFormat("gemma4", marks=_GEMMA_MARKS),
         ReasoningFormat("olmo3", always=True), ReasoningFormat("seed_oss", marks=_SEED_MARKS),
         CHANNELS,
