@@ -16,6 +16,7 @@ from atom_operator.kinds import HTTP_ROUTE
 from tests.support.in_memory_cluster.autoscalers import share_of_canary
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, IMAGES, Kind
+from tests.support.operator_life.promise import promise
 from tests.support.operator_life.story import Happening, Story, draw_story
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class CanaryPromises:
         self.life = life
         self.gone_since: float | None = None
         self.replicas = 0  # of the workload beside it
+        self.follows = False  # its share, as it was asked for last
 
     def broken(self) -> str | None:
         """What is promised when a moment is over."""
@@ -153,6 +155,7 @@ class CanaryPromises:
             or self._strands_nothing()
         )
 
+    @promise("canary-shares-are-whole", "canary-serves-before-it-is-asked")
     def _shares(self) -> str | None:
         """Requests go in whole, and to a canary only while all of its pods serve."""
         route = self.life.cluster.api.objects.get((HTTP_ROUTE, "default", self.life.name))
@@ -166,16 +169,19 @@ class CanaryPromises:
                 return f"a canary takes {share}% of the requests, and no pod of it serves"
         return None
 
+    @promise("canary-carries-its-share")
     def _shares_are_carried(self) -> str | None:
         """No pod of one that follows its share has more work than a pod beside it would have
         without a canary."""
         share, beside = share_of_canary(self.life.state, self.life.name), self._beside()
-        asked = self.life.spec.get("canary") or {}
+        if asked := self.life.spec.get("canary"):
+            self.follows = "replicas" not in asked
         ready = sum(map(is_ready, canary_pods(self.life)))
-        if "replicas" in asked or share * beside <= 100 * ready or self._is_just_lost():
+        if not self.follows or share * beside <= 100 * ready or self._is_just_lost():
             return None
         return f"a canary takes {share}% of the requests of {beside} replicas, and {ready} serve"
 
+    @promise("others-stay-beside-a-canary")
     def _the_others_stay(self) -> str | None:
         """No autoscaler takes a pod that the requests of a canary need when it is undone."""
         before, self.replicas = self.replicas, self._beside()
@@ -195,6 +201,7 @@ class CanaryPromises:
         pods = canary_pods(self.life)
         return any(pod["spec"].get("nodeName") in self.life.state.lost for pod in pods)
 
+    @promise("undone-canary-has-no-pods")
     def _strands_nothing(self) -> str | None:
         """One that is promoted, undone or not asked for has no pods, some moments later. Those on a
         lost node end when it is back."""

@@ -19,6 +19,7 @@ from tests.support.in_memory_cluster.devices.device_manager import (
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.groups import group_of
 from tests.support.operator_life.places import fits
+from tests.support.operator_life.promise import promise
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
@@ -47,6 +48,7 @@ class DevicePromises:
             else:
                 self.since.pop(name, None)
 
+    @promise("devices-are-sick-for-minutes", "moved-pods-have-a-place", "one-pod-moves-at-a-time")
     def judge_move(self, pod: Manifest) -> None:
         """The operator evicts a pod. A canary is an AtomDeployment of its own: its pods and the
         others wait for their own fellows alone."""
@@ -65,6 +67,7 @@ class DevicePromises:
         ends = [one for one in group if one["metadata"].get("deletionTimestamp")]
         self._hold(not ends, f"{name} is moved, and ends already")
 
+    @promise("sick-devices-are-reported")
     def judge(self, parent: Manifest) -> None:
         """A moment is over: a pod that certainly has a sick device is told of after a while."""
         time = self.life.state.time

@@ -18,6 +18,7 @@ from tests.support.operator_life.causes import untold
 from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
+from tests.support.operator_life.promise import promise
 from tests.support.operator_life.rollout_bound import RolloutBound
 from tests.support.operator_life.wider import WiderPromises
 
@@ -108,6 +109,7 @@ class Promises:
         self._what_serves_stays()
         self._the_strategy_is_due()
 
+    @promise("serving-pods-stay")
     def _what_serves_stays(self) -> None:
         life = self.life
         before, now = self.serving, {p["metadata"]["uid"]: p for p in self._serving()}
@@ -147,6 +149,7 @@ class Promises:
             return True
         return is_terminal(pod) or ends_engine(state, pod)
 
+    @promise("no-more-stop-than-needed", "old-pods-stay-if-new-ones-are-rejected")
     def _the_strategy_is_due(self) -> None:
         """A rollout that gives up what serves does so only where nothing else would go on."""
         workload = self.life.workload
@@ -185,6 +188,7 @@ class Promises:
         found = self.wider.broken()
         self._hold(found is None, f"{found}")
 
+    @promise("conditions-do-not-flap")
     def _nothing_flaps(self, parent: Manifest) -> None:
         for item in parent["status"]["conditions"]:
             before = self.told.get(item["type"])
@@ -196,6 +200,7 @@ class Promises:
         for kind, turns in self.turns.items():
             self._hold(turns <= _MOST_TURNS, f"nothing flaps: {kind} turned {turns} times")
 
+    @promise("available-means-answers", "ready-means-all-serve")
     def _ready_is_true(self, parent: Manifest) -> None:
         conditions = {item["type"]: item for item in parent["status"]["conditions"]}
         ready, serving = conditions["Ready"], self._serving()
@@ -226,6 +231,7 @@ class Promises:
     def _route_is_refused(self) -> bool:
         return self.life.gateway is not None and self.life.gateway.refused is not None
 
+    @promise("conditions-agree")
     def _nothing_says_otherwise(self, conditions: dict[str, Manifest]) -> None:
         """Whoever watches another condition hears the same."""
         for kind, status in (
@@ -287,6 +293,7 @@ class Promises:
             for pod in pods
         )
 
+    @promise("waits-have-their-cause")
     def _every_wait_has_its_cause(self, parent: Manifest) -> None:
         said = " | ".join(
             f"{item['reason']}: {item['message']}" for item in parent["status"]["conditions"]
@@ -302,6 +309,7 @@ class Promises:
                 f"every wait that lasts has its cause in a condition: {words}",
             )
 
+    @promise("no-wait-for-own-old-pods")
     def _nothing_waits_for_its_own(self) -> None:
         """New pods that could start if old ones of their own went do not wait for long."""
         workload, time = self.life.workload, self.life.state.time
@@ -328,6 +336,7 @@ class Promises:
 
     # --- the end -----------------------------------------------------------------------------
 
+    @promise("faults-leave-nothing-behind")
     def judge_the_end(self) -> None:
         """Once nobody disturbs it any more, it serves what is asked for."""
         parent, workload = self.life.parent, self.life.workload
@@ -341,6 +350,7 @@ class Promises:
         self._hold(serving == wanted, f"{serving} of {wanted} serve at the end: {ready}")
         self._hold(ready["status"] == "True", f"at the end Ready says {ready}")
 
+    @promise("no-writes-at-rest")
     def judge_the_rest(self, writes: list[str]) -> None:
         """Nothing is written while nothing happens."""
         self._hold(not writes, f"no writes at rest: {writes}")

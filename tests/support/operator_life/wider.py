@@ -16,6 +16,7 @@ from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE
 from tests.support.operator_life.callers import misled
 from tests.support.operator_life.happenings import HAPPENINGS, PRESSURES, Kind
 from tests.support.operator_life.others_at_work import ForeignAutoscaler
+from tests.support.operator_life.promise import promise
 from tests.support.operator_life.story import Happening, Story, Wider, draw_story
 from tests.support.operator_life.surroundings import ZONE
 
@@ -112,11 +113,13 @@ class WiderPromises:
         """What is promised when a moment is over."""
         return self._callers_find_their_model() or self._a_fight_is_told()
 
+    @promise("callers-find-their-model")
     def _callers_find_their_model(self) -> str | None:
         """Whoever asks by the route's header, by a frontend or by the picker asks for what some pod
         serves, while some pod does."""
         return next(iter(misled(self.life.cluster, self.life.name)), None)
 
+    @promise("contested-replicas-are-reported")
     def _a_fight_is_told(self) -> str | None:
         """Somebody else's autoscaler is named with the remedy."""
         life, time = self.life, self.life.state.time
