@@ -41,6 +41,7 @@ _HELD_BY_PODS = re.compile(
 
 
 _ASKED = "spec.rollout.strategy is "
+_AWAY = " may be away at a time, because new ones wait for what old ones hold"
 _OTHER_KIND = "the pods are of another kind of workload"
 _NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it would not finish"
 
@@ -56,6 +57,7 @@ class RolloutQuestion:
     running: DeploymentState | None
     supply: Supply | None
     pods: OwnPods
+    replicas: int | None = None  # that the spec asks for; None: an autoscaler owns the number
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # the running workload of the other kind
@@ -109,7 +111,7 @@ def choose_rollout(question: RolloutQuestion) -> Rollout:
     """Return the strategy for this revision, with the reason for status.rollout."""
     if question.retiring is not None and is_changing(question):
         return _choose_across_kinds(question, question.retiring)
-    chosen = _choose_for_pods(question)
+    chosen = _narrower(question, _choose_for_pods(question))
     if not question.in_groups or chosen.strategy is not _SURGE:
         return chosen
     return Rollout(_IN_PLACE, f"{_asked(question)}{_NO_SPARE_GROUP}")
@@ -297,8 +299,28 @@ def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout
     away = min(away, running.desired - max(0, places - 1))
     if away <= current.unavailable:
         return current
-    reason = f"{away} pods may be away at a time, because new ones wait for what old ones hold"
-    return Rollout(_IN_PLACE, reason, away)
+    return _widened(away)
+
+
+def _narrower(question: RolloutQuestion, chosen: Rollout) -> Rollout:
+    """Take back a number of pods that may be away if fewer replicas are asked for by now: then
+    fewer, or none, are without a place, and the workload would stop serving pods in their stead."""
+    running = question.running
+    if running is None or chosen.unavailable <= 1 or not chosen.reason.endswith(_AWAY):
+        return chosen
+    wanted = running.desired if question.replicas is None else question.replicas
+    places = question.pods.places
+    if chosen.had_place is not None:
+        places = min(places, chosen.had_place)
+    away = max(1, wanted - max(0, places - 1))
+    if away >= chosen.unavailable:
+        return chosen
+    return replace(_widened(away), asked_at=chosen.asked_at, had_place=chosen.had_place)
+
+
+def _widened(away: int) -> Rollout:
+    number = "1 pod" if away == 1 else f"{away} pods"
+    return Rollout(_IN_PLACE, f"{number}{_AWAY}", away)
 
 
 def _room_on_nodes(

@@ -127,6 +127,7 @@ def _question(
         retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
         pods=own_pods(observed, pods.name),
         supply=None,
+        replicas=plan.scale.replicas if plan.scale.owns_replicas else None,
         claim_not_shared=None,
         in_groups=plan.engine.nodes > 1,
         refusal=refusal_of_new_pods(observed, own, pods),

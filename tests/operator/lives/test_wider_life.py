@@ -35,6 +35,17 @@ def test_a_rule_between_pods_holds_no_rollout_up(rule: str, devices: int) -> Non
     assert broken(told(where, steps)) is None
 
 
+@pytest.mark.parametrize("after", [100, 160])
+@pytest.mark.parametrize(("replicas", "fewer"), [(5, 4), (5, 3), (5, 2), (6, 3)])
+def test_fewer_replicas_during_a_rollout_stop_no_pod_that_is_needed(
+    replicas: int, fewer: int, after: int
+) -> None:
+    """Replicas without a place let one pod more be away; of fewer replicas each has its place."""
+    where = scene(devices=8, nodes=4, replicas=replicas, wider=Wider(rule="spread over hosts"))
+    steps = (("ask_for_a_length", 512, after), ("ask_for_replicas", fewer, 900))
+    assert broken(told(where, steps)) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hundred", range(20))
 def test_two_thousand_wider_lives(hundred: int) -> None:
