@@ -36,7 +36,7 @@ def test_every_rendered_argument_parses_and_means_the_same() -> None:
     assert (options.gpu_memory_utilization, options.kv_cache_dtype) == (0.85, "bf16")
     assert (options.enable_prefix_caching, options.scheduling_policy) == (False, "prefill_first")
     assert args.drain_seconds == 77
-    assert args.startup_budget_seconds == plan.startup_budget_seconds
+    assert args.startup_budget_seconds == plan.rollout.startup_budget_seconds
     assert args.server_port == constants.ENGINE_PORT
 
 
@@ -66,7 +66,7 @@ def test_planned_bytes_per_token_are_the_engines() -> None:
     folder = ROOT / "examples" / "models" / "atom-tiny"
     args = build_parser().parse_args(["serve", *engine_args(plan), "--model", str(folder)])
     config = build_config(options_from_args(args))
-    assert plan.facts == config.model.facts, "the catalogue has the demo model's real shape"
+    assert plan.model.facts == config.model.facts, "the catalogue has the demo model's real shape"
     assert plan.capacity.capacity is not None
     # float32 on the CPU, for the plan as for the engine
     assert plan.capacity.capacity.kv_bytes_per_token == kv_bytes_per_token(config.model.facts, 4)

@@ -63,6 +63,6 @@ def test_other_models_are_not_padded() -> None:
 def test_a_device_of_unknown_product_pads_nothing() -> None:
     accelerator = {"type": "amd", "memory": "288Gi"}
     planned = plan(model={"source": SOURCE}, accelerator=accelerator)
-    assert planned.facts is not None
-    sharding = held_as(planned.facts, planned.engine, planned.accelerator)
+    assert planned.model.facts is not None
+    sharding = held_as(planned.model.facts, planned.engine, planned.accelerator)
     assert sharding.expert_unit == 1
