@@ -1,7 +1,7 @@
 """Record how a run of the tests went: seconds by file, failures, and skips with their reasons.
 
 A pytest plugin that `tests/conftest.py` loads. Seconds go to `.cache/test-seconds.json` in the
-checkout, by which `make check` knows how long a file takes here. With ATOM_TEST_RECORD=FILE the
+checkout, by which `make check` knows how long a file takes here. With SUITE_RECORD=FILE the
 whole record goes to FILE, too; `tools.suite` sums the records of its parts up.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-RECORD_VARIABLE = "ATOM_TEST_RECORD"
+RECORD_VARIABLE = "SUITE_RECORD"
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_FILE = ROOT / ".cache" / "test-seconds.json"
 

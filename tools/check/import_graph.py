@@ -106,11 +106,14 @@ class ImportGraph:
     def _read_imports(self) -> grimp.ImportGraph:
         folders = [str(self.root / each) for each in ("engine", "operator", "")]
         before = sys.path[:]
+        # grimp takes the place of a package that is imported already, whatever the path says.
+        imported = {name: sys.modules.pop(name) for name in PACKAGES if name in sys.modules}
         sys.path[:0] = folders
         try:
             return grimp.build_graph(*PACKAGES, cache_dir=str(self._cache))
         finally:
             sys.path[:] = before
+            sys.modules.update(imported)
 
 
 def module_of(file: str) -> str | None:

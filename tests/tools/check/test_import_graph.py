@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,12 @@ def graph(tmp_path: Path) -> ImportGraph:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     return ImportGraph(tmp_path, tmp_path / ".cache")
+
+
+def test_a_package_that_is_imported_already_is_read_from_the_checkout(graph: ImportGraph) -> None:
+    assert importlib.import_module("atom").__name__ in sys.modules
+    assert graph.distances("engine/atom/llama.py") == {"tests/parts/test_models.py": 3}
+    assert "atom" in sys.modules
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ async def test_a_refusal_is_told_in_the_words_of_whoever_refuses(said: str, word
     [
         RefusedError('pods is forbidden: User "x" cannot create resource "pods" in', 403),
         RefusedError('admission webhook "a" does not support dry run', 400),
-        TransientError("failed calling webhook"),
+        TransientError("the server timed out"),
     ],
 )
 async def test_a_server_that_judged_nothing_is_no_refusal(error: ClusterError) -> None:
@@ -115,6 +115,16 @@ async def test_a_server_that_judged_nothing_is_no_refusal(error: ClusterError) -
     assert (found.pod, found.refusal) == (None, None)
     assert found.unknown is not None
     assert str(error).endswith(found.unknown)
+
+
+async def test_a_webhook_that_does_not_answer_refuses_the_successor() -> None:
+    """It would not answer for the real pod either, so the pod that serves is kept."""
+    cluster, _ = _cluster()
+    cluster.refused_dry_run = TransientError('failed calling webhook "policy.test"')
+    found = await ask_for_successor(cluster, _KEY, "chat-1-abcde", _TEMPLATE)
+    assert found.pod is None
+    assert found.refusal is not None
+    assert found.refusal.endswith('failed calling webhook "policy.test"')
 
 
 async def test_nothing_is_asked_for_in_the_place_of_a_pod_that_is_gone() -> None:
