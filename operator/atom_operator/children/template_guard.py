@@ -170,11 +170,11 @@ def _words(right: Right) -> str:
     if right.feature is TemplateFeature.OTHER_FIELDS:
         return (
             f"is no field of a pod{did_you_mean(right.near)}; if this cluster's Kubernetes is newer"
-            f" and has it, ask whoever runs the operator to add {feature}/{value} to"
+            f" and has it, ask the operator's administrator to add {feature}/{value} to"
             " template.allowed of its chart"
         )
     single = f" or {feature}/{value}" if value is not None else ""
     return (
-        f"{feature} is not allowed here; leave it out, or ask whoever runs the operator to add"
+        f"{feature} is not allowed here; leave it out, or ask the operator's administrator to add"
         f" {feature}{single} to template.allowed of its chart"
     )

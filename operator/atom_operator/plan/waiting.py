@@ -1,4 +1,4 @@
-"""Whether pods may start, or what they wait for: the weights, or an inspection of the model. Pure.
+"""Decides whether pods wait for the weights or for an inspection of the model. Pure.
 
 The inspection is worth a short wait, because it may show that the model does not fit; if it fails
 the plan is unknown and the engine sizes itself. Without the weights no pod can start.

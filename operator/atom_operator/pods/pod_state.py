@@ -1,4 +1,4 @@
-"""One pod as conditions need it: ready, its node, its problem, or how it ended. Pure.
+"""Reads from a pod the facts of conditions: ready, node, problem, or the reason of its end. Pure.
 
 Knows how the kubelet, the scheduler and the controllers of nodes and quotas report things, and no
 policy. A pod that has ended (evicted, refused by its kubelet, completed) serves nothing, holds

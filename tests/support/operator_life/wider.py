@@ -46,7 +46,7 @@ RULES: dict[str, Mapping[str, Any]] = {
 
 
 def let_another_autoscaler_fight(life: Life, wanted: int | None) -> None:
-    """A HorizontalPodAutoscaler of somebody's wants so many; None takes it away."""
+    """Let another HorizontalPodAutoscaler want so many replicas; None removes the autoscaler."""
     life.foreign = None
     if wanted is not None and life.workload is not None and not life.scene.groups:
         life.promises.by_hand()
@@ -54,7 +54,7 @@ def let_another_autoscaler_fight(life: Life, wanted: int | None) -> None:
 
 
 def let_the_policy_engine_be_down(life: Life, kinds: tuple[str, ...]) -> None:
-    """Nobody answers for its webhook, whose failurePolicy is Fail."""
+    """Leave its webhook, whose failurePolicy is Fail, without an endpoint."""
     life.state.silent_policy = frozenset(kinds)
 
 
@@ -115,13 +115,13 @@ class WiderPromises:
 
     @promise("callers-find-their-model")
     def _callers_find_their_model(self) -> str | None:
-        """Whoever asks by the route's header, by a frontend or by the picker asks for what some pod
-        serves, while some pod does."""
+        """Requests by the route's header, a frontend or the picker name a model that a pod serves,
+        as long as a pod serves one."""
         return next(iter(misled(self.life.cluster, self.life.name)), None)
 
     @promise("contested-replicas-are-reported")
     def _a_fight_is_told(self) -> str | None:
-        """Somebody else's autoscaler is named with the remedy."""
+        """A condition names the other autoscaler, with the remedy."""
         life, time = self.life, self.life.state.time
         parent = life.parent or {}
         spec, status = parent.get("spec") or {}, parent.get("status") or {}
@@ -144,7 +144,7 @@ class WiderPromises:
 
 
 def _is_kept(status: Mapping[str, Any]) -> bool:
-    """Whether the newest spec is not carried out, so that its number is nobody's."""
+    """Return whether the newest spec is refused, so that its number of replicas is no promise."""
     kinds = ("Accepted", "CapacityFits")
     return any(
         item["status"] == "False"

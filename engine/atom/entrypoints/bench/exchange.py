@@ -1,4 +1,4 @@
-"""One streamed request of a benchmark as its client sees it: when tokens arrived, and what failed.
+"""Sends one streamed request of a benchmark and records its tokens' arrival times and its fault.
 
 Speaks OpenAI's completions and chat, so any server of that API can be measured. Times by the
 caller's monotonic clock; faults are reported in the result, never raised. Used by `atom bench

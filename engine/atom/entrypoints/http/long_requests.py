@@ -1,4 +1,4 @@
-"""Whether a request takes long to process: estimated from few of its values and characters.
+"""Estimates from few values and characters whether a request takes long to process.
 
 A chat template, a schema's check and the shapes of another API cost a part of a millisecond for
 each message, tool or field. A long request is rendered on a thread (openai/chat_prompt.py), because

@@ -1,5 +1,4 @@
-"""How long a chat's answer may reason, by any of the fields for it, and the template's switch for
-reasoning.
+"""Reads the budget of a chat's reasoning from any of its fields, and sets the template's switch.
 
     thinking_token_budget: 512        vLLM; also llama.cpp's and DashScope's names of it
     thinking: {"type": "enabled", "budget_tokens": 512}, or {"type": "disabled"}

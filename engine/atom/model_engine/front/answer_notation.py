@@ -1,4 +1,4 @@
-"""How a model writes its answers, and its chat template instructed to write calls in the same way.
+"""Finds the notation of a model's answers, and has its chat template write calls in the same one.
 
 The template's renderings reveal the family; if the template has no place for calls or for tools,
 the family's notation supplies them. Called once, at start.

@@ -1,4 +1,4 @@
-"""Where checkpoints store a quantised matrix: names, shapes and packings of each method's tensors.
+"""Layouts of quantised matrices in checkpoints: names, shapes and packings of a method's tensors.
 
 One function per layout returns a part's placements; each rank reads its region of every tensor. The
 stored matrix is always [outputs, inputs] with scales [outputs, groups] (values.Scales), whatever

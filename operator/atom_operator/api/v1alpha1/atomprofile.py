@@ -87,7 +87,7 @@ class ImageAbilities(ApiModel):
     max_tensor_parallel: Annotated[int, Field(ge=1, le=128)] | None = None
     """Most devices of a node over which the image divides one copy of a model."""
     multi_node: bool | None = None
-    """Whether the image divides a model over several nodes."""
+    """The image divides a model over several nodes."""
     architectures: (
         Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=256)]
         | None
@@ -127,7 +127,7 @@ class NamespaceSelector(ApiModel):
     match_labels: Annotated[dict[str, _LabelValue], Field(max_length=32)] | None = None
     """Labels that a namespace has."""
     match_expressions: Annotated[list[LabelRequirement], Field(max_length=32)] | None = None
-    """Requirements on its labels."""
+    """Requirements on the labels of a namespace."""
 
 
 class AtomProfileStatus(ApiModel):

@@ -165,8 +165,8 @@ class CanaryStatus(ApiModel):
     ready_replicas: int | None = None
     """Number of ready pods of the canary."""
     beside: int | None = None
-    """Replicas beside it that can serve all requests; an autoscaler takes none of them while the
-    canary takes requests."""
+    """Replicas besides the canary that can serve all requests; an autoscaler removes none of them
+    while the canary takes requests."""
     decided: CanaryDecidedStatus | None = None
     """The last decision; it does not apply to another change."""
 
