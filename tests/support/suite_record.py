@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 RECORD_VARIABLE = "SUITE_RECORD"
+_PLUGIN = "suite-record"
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_FILE = ROOT / ".cache" / "test-seconds.json"
 
@@ -63,11 +64,21 @@ class RunRecord:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.option.collectonly:
-        config.pluginmanager.register(_Recorder(), "suite-record")
+        # Taken out of the environment: programs and runs that tests start are no part of this run.
+        file = os.environ.pop(RECORD_VARIABLE, None)
+        config.pluginmanager.register(_Recorder(file), _PLUGIN)
+
+
+def record_beside(config: pytest.Config, name: str) -> dict[str, str]:
+    """Return the variable by which a run that a test starts is recorded beside this run."""
+    recorder = config.pluginmanager.get_plugin(_PLUGIN)
+    file = recorder.file if recorder is not None else None
+    return {} if file is None else {RECORD_VARIABLE: f"{file}.{name}"}
 
 
 class _Recorder:
-    def __init__(self) -> None:
+    def __init__(self, file: str | None) -> None:
+        self.file = file
         self._record = RunRecord()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -79,9 +90,8 @@ class _Recorder:
         self._take(report)
 
     def pytest_sessionfinish(self) -> None:
-        wanted = os.environ.get(RECORD_VARIABLE)
-        if wanted:
-            self._record.write(Path(wanted))
+        if self.file:
+            self._record.write(Path(self.file))
         with contextlib.suppress(OSError):  # a checkout that cannot be written to
             add_seconds(SECONDS_FILE, self._record)
 

@@ -18,12 +18,12 @@ from tests.support.suite_record import read_seconds
 from tools.check.changed_files import UnknownBranchError, changed_files
 from tools.check.import_graph import ImportGraph
 from tools.check.selection import Selection, select
+from tools.suite.parts import Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 BIN = ".venv/bin/python"
 BUDGET_SECONDS = 50.0
-_MARKS = "not cluster and not gpu and not aiter and not slow and not whole"
 _NO_TESTS = 5  # pytest's exit code if every test is deselected
 _LISTED = 8
 
@@ -128,7 +128,8 @@ def _run_tests(tests: Sequence[str], seconds: float) -> Outcome:
 def _pytest(tests: Sequence[str], seconds: float) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         unended = Path(folder) / "unended"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-m", _MARKS]
+        marks = Suite.TEST.marks
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-m", marks]
         if seconds < float("inf"):
             limit = ["--limit-seconds", str(max(seconds, 1.0)), "--unended", str(unended)]
             command += ["-p", "tools.check.time_limit", *limit]

@@ -294,31 +294,26 @@ class ApiCluster:
         return None
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
-        body = {
-            "apiVersion": constants.API_VERSION,
-            "kind": constants.KIND,
-            "metadata": {"name": key.name, "namespace": key.namespace},
-            "status": dict(status),
-        }
+        metadata = {"name": key.name, "namespace": key.namespace}
         action = f"write the status of {key.namespace}/{key.name}"
-        with self._request("apply_status", ATOM_DEPLOYMENT, action):
-            path = object_path(ATOM_DEPLOYMENT, key.namespace, key.name, "status")
-            try:
-                return await self._connection.request(
-                    "PATCH", path, query=_APPLIED, body=body, content=APPLY
-                )
-            except NotFoundError:
-                return None
+        return await self._apply_status(ATOM_DEPLOYMENT, metadata, status, action)
 
     async def apply_profile_status(self, name: str, status: Mapping[str, Any]) -> Manifest | None:
+        action = f"write the status of AtomProfile {name}"
+        return await self._apply_status(ATOM_PROFILE, {"name": name}, status, action)
+
+    async def _apply_status(
+        self, kind: Kind, metadata: Mapping[str, str], status: Mapping[str, Any], action: str
+    ) -> Manifest | None:
+        """Apply the status of an object; None if the object is gone."""
         body = {
-            "apiVersion": constants.API_VERSION,
-            "kind": constants.PROFILE_KIND,
-            "metadata": {"name": name},
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": dict(metadata),
             "status": dict(status),
         }
-        with self._request("apply_status", ATOM_PROFILE, f"write the status of AtomProfile {name}"):
-            path = object_path(ATOM_PROFILE, "", name, "status")
+        with self._request("apply_status", kind, action):
+            path = object_path(kind, metadata.get("namespace", ""), metadata["name"], "status")
             try:
                 return await self._connection.request(
                     "PATCH", path, query=_APPLIED, body=body, content=APPLY

@@ -293,10 +293,7 @@ def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout
     away = running.desired - serving
     if not question.pods.idle or away <= current.unavailable:
         away = min(running.desired, away + 1)  # those that do not serve go first
-    places = question.pods.places
-    if current.had_place is not None:
-        places = min(places, current.had_place)
-    away = min(away, running.desired - max(0, places - 1))
+    away = min(away, _most_away(question, current, running.desired))
     if away <= current.unavailable:
         return current
     return _widened(away)
@@ -309,13 +306,18 @@ def _narrower(question: RolloutQuestion, chosen: Rollout) -> Rollout:
     if running is None or chosen.unavailable <= 1 or not chosen.reason.endswith(_AWAY):
         return chosen
     wanted = running.desired if question.replicas is None else question.replicas
-    places = question.pods.places
-    if chosen.had_place is not None:
-        places = min(places, chosen.had_place)
-    away = max(1, wanted - max(0, places - 1))
+    away = max(1, _most_away(question, chosen, wanted))
     if away >= chosen.unavailable:
         return chosen
     return replace(_widened(away), asked_at=chosen.asked_at, had_place=chosen.had_place)
+
+
+def _most_away(question: RolloutQuestion, rollout: Rollout, replicas: int) -> int:
+    """Return how many of the replicas may be away: those without a place, and one more."""
+    places = question.pods.places
+    if rollout.had_place is not None:
+        places = min(places, rollout.had_place)
+    return replicas - max(0, places - 1)
 
 
 def _widened(away: int) -> Rollout:

@@ -48,7 +48,13 @@ from atom_operator.kinds import AUTOSCALER, HTTP_ROUTE
 from atom_operator.plan.canary.analysis import judge
 from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
 from atom_operator.plan.canary.size import pods_that_stay
-from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote, replicas_kept
+from atom_operator.plan.canary.steps import (
+    TAKES_PART,
+    needs_others,
+    next_state,
+    promote,
+    replicas_kept,
+)
 from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.pods.pod_state import pod_state, time_of
 from atom_operator.reconcile.planning import canary_plan_problems
@@ -201,13 +207,9 @@ def _beside(spec: AtomDeploymentSpec, observed: Observed, before: CanaryState | 
     if scaling is None or not scaling.moves_replicas or running is None:
         return first_replicas(spec)
     alone = any(child.kind == AUTOSCALER for child in observed.children)
-    if alone and before is not None and before.beside is not None and _keeps_others(before):
+    if alone and before is not None and before.beside is not None and needs_others(before):
         return min(max(before.beside, running.desired), scaling.max_replicas)
     return running.desired
-
-
-def _keeps_others(state: CanaryState) -> bool:
-    return bool(state.weight) or state.phase is CanaryPhase.PROMOTING
 
 
 async def _see(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.suite_record import RECORD_VARIABLE
+from tests.support.suite_record import record_beside
 
 STUCK_SECONDS = 600  # in one case: then its stack is printed, and it goes on
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,12 +25,13 @@ PARITY = Path(__file__).parent / "parity"
     ("marks", "least"),
     [("not whole", 100), pytest.param("whole", 10, marks=pytest.mark.whole)],
 )
-def test_parity_matrix_in_the_interpreter(marks: str, least: int) -> None:
+def test_parity_matrix_in_the_interpreter(
+    marks: str, least: int, pytestconfig: pytest.Config
+) -> None:
     """Minutes: some 1,000 cases, whose kernels an interpreter runs line by line. How many minutes
     is the machine's, so no limit ends it."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    if RECORD_VARIABLE in environment:  # beside that of the run that this test is in
-        environment[RECORD_VARIABLE] += ".kernels"
+    environment |= record_beside(pytestconfig, "kernels")
     done = subprocess.run(
         [
             sys.executable,

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[3]
 TESTS = """
 import pytest
 
-def test_good(): ...
+def test_good():  # programs that tests start do not see the variable
+    import os
+    assert "SUITE_RECORD" not in os.environ
 
 def test_bad(): assert False
 

@@ -57,10 +57,15 @@ def next_state(
     return replace(state, replicas=pods, ready=seen.ready, beside=seen.beside)
 
 
+def needs_others(state: CanaryState) -> bool:
+    """Return whether the replicas beside the canary may have to take its requests back."""
+    return bool(state.weight) or state.phase is CanaryPhase.PROMOTING
+
+
 def replicas_kept(state: CanaryState, now: datetime | None) -> int | None:
     """Return the replicas below which the others must not fall, so that they can serve all requests
     when the canary takes none any more; None once it has taken none for a while."""
-    if state.weight or state.phase is CanaryPhase.PROMOTING:
+    if needs_others(state):
         return state.beside
     none_since = state.since if state.phase in _OVER else state.waiting_since
     if now is None or none_since is None:
