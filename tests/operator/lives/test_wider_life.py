@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.operator.lives.test_generated_life import broken, scene, told
-from tests.support.operator_life.story import Wider, shortest
-from tests.support.operator_life.wider import RULES, draw_wider_story
+from tests.support.operator_life.lives import broken_seed
+from tests.support.operator_life.story import Wider
+from tests.support.operator_life.wider import RULES
 
 # 23: a policy engine is down when a pod is to be replaced in its place. 35: a spare pod is kept off
 # by the rules of the pods before it. 65: a fight for the replicas of what was rolled back.
@@ -15,11 +16,8 @@ DAILY = (0, 1, 2, 23, 35, 65)
 
 
 def live(seed: int) -> None:
-    story = draw_wider_story(seed)
-    found = broken(story)
-    if found is not None:
-        short = shortest(story, lambda shorter: (broken(shorter) or "")[:30] == found[:30])
-        pytest.fail(f"seed {seed}: {broken(short)}\n{short}")
+    found = broken_seed("wider", seed)
+    assert found is None, str(found)
 
 
 def test_wider_lives_hold_what_the_documents_promise() -> None:

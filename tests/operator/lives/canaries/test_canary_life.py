@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operator.lives.test_generated_life import broken
-from tests.support.operator_life.canaries import draw_canary_story
-from tests.support.operator_life.story import shortest
+from tests.support.operator_life.lives import broken_seed
 
 # 75: its change is written into the spec while one of its pods waits for a place.
 # 2022: a device falls sick under one of its pods while another pod of the spec waits for a node.
@@ -16,11 +14,8 @@ DAILY = (0, 1, 19, 390, 416, 75, 2022)
 
 
 def live(seed: int) -> None:
-    story = draw_canary_story(seed)
-    found = broken(story)
-    if found is not None:
-        short = shortest(story, lambda shorter: (broken(shorter) or "")[:30] == found[:30])
-        pytest.fail(f"seed {seed}: {broken(short)}\n{short}")
+    found = broken_seed("canary", seed)
+    assert found is None, str(found)
 
 
 def test_lives_with_a_canary_hold_what_the_documents_promise() -> None:
