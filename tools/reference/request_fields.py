@@ -1,13 +1,12 @@
-"""The page of request fields: the engine's table, and which server has each field."""
+"""The page of request fields: the request models, the engine's table, and each field's servers."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
-from atom.entrypoints.request_fields.field_table import TABLE
-from atom.entrypoints.request_fields.messages_fields import MESSAGES_FIELDS
 from tests.support.peers import FIELD_LISTS, fields_of
+from tests.support.server.request_fields import TABLE
 from tools.reference.markdown import code, head, table
 
 _NAMES = {"openai": "OpenAI", "vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "llama.cpp"}
@@ -39,7 +38,7 @@ def page() -> str:
 
 def _row(row: FieldRow, peers: dict[tuple[str, str], list[str]]) -> tuple[str, str, str, str]:
     has = dict.fromkeys(peer for each in row.endpoints for peer in peers[each, row.path])
-    if row in MESSAGES_FIELDS:
+    if {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}.intersection(row.endpoints):
         has["Anthropic"] = None
     where = "all" if len(row.endpoints) == len(Endpoint) else ", ".join(row.endpoints)
     return code(row.path), where, ", ".join(has), row.note

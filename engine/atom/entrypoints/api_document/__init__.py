@@ -1,1 +1,1 @@
-"""What the OpenAPI document says in words, and the page that shows it."""
+"""The page that shows the OpenAPI document."""

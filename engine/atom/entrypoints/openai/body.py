@@ -25,8 +25,8 @@ from atom.entrypoints.http.open_response import open_response_of
 from atom.entrypoints.http.prompt_fit import check_prompt_fits
 from atom.entrypoints.http.response_headers import header_of, tell_ignored
 from atom.entrypoints.http.value_count import check_value_count
-from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, RequestBody
 from atom.entrypoints.request_fields.field_check import check_fields
+from atom.entrypoints.request_fields.request_body import MAX_TIMEOUT_SECONDS, RequestBody
 from atom.errors import RequestError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -57,9 +57,9 @@ def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[st
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         if problems[0]["loc"]:  # an object: a refused field's remedy is more helpful than its shape
-            check_fields(data, kind.endpoint)
+            check_fields(data, kind)
         raise refusal(problems) from None
-    return body, check_fields(data, kind.endpoint)
+    return body, check_fields(data, kind)
 
 
 def _tell_unknown(request: Request, paths: list[str]) -> None:

@@ -24,11 +24,7 @@ from atom.entrypoints.openai.body import read_body, timeout_of
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames, EventShape
 from atom.entrypoints.openai.openapi import answers_of, body_of
-from atom.entrypoints.openai.protocol import (
-    ChatCompletionRequest,
-    CompletionRequest,
-    RequestBody,
-)
+from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from atom.entrypoints.openai.responses import ChatCompletion, TextCompletion
 from atom.entrypoints.openai.serving_chat import ChatEvents, complete_chat, start_chat
 from atom.entrypoints.openai.serving_completion import (
@@ -37,6 +33,7 @@ from atom.entrypoints.openai.serving_completion import (
     start_completion,
 )
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.request_fields.request_body import RequestBody
 
 CLIENT_LEFT = Response(status_code=499)  # for the access log; no client reads it
 

@@ -2,8 +2,8 @@
 
 FastAPI knows the paths; this adds the schemas of the pydantic models that requests are parsed by
 and of the structs that answers are made of, so that the document is what the server does. Texts of
-request fields are those of the table of `request_fields`, of answers' fields their `Meta`. Every
-route may answer with an error, always in the same shape.
+request fields are the docstrings of the fields, of answers' fields their `Meta`. Every route may
+answer with an error, always in the same shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from atom.entrypoints.api_document.field_texts import describe_fields
 from atom.entrypoints.http.access import OPEN_PATHS
 from atom.entrypoints.http.errors import ErrorResponse
 from atom.entrypoints.openai.protocol import (
@@ -145,10 +144,6 @@ def _document(app: FastAPI, beside: Sequence[Beside]) -> dict[str, Any]:
     )
     structs = (*_ANSWERS, *(kind for api in beside for kind in api.answers))
     _, answers = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
-    for kind in bodies:
-        endpoint = getattr(kind, "endpoint", None)
-        if endpoint is not None:
-            describe_fields(requests["$defs"], kind.__name__, endpoint)
     for schema in answers.values():
         tag = schema.get("properties", {}).get("type", {})
         if len(tag.get("enum", ())) == 1:  # the tag of one kind, which its struct does not describe

@@ -7,77 +7,105 @@ by StructuredOutputsParams, which is told the field so that errors name it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from atom.entrypoints.request_fields.request_body import StrictModel
 from atom.errors import RequestError
 from atom.structured_outputs import StructuredOutputsParams
 from atom.structured_outputs.client_tag import MAX_TAGS, client_tag
 from atom.structured_outputs.params import MAX_CHOICES
 
-_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 _Schema = str | dict[str, Any] | bool
 _Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
 
 
-class JsonSchemaFormat(BaseModel):
-    """A JSON schema that the answer keeps to. name, description: for people and models with a place
-    for them. strict: the schema is kept to either way."""
+class JsonSchemaFormat(StrictModel):
+    """A JSON schema that the answer keeps to."""
 
-    model_config = _STRICT
     name: str | None = None
+    """For people; not shown to the model."""
     description: str | None = None
+    """For people; not shown to the model."""
     schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    """JSON schema that the answer keeps to."""
     strict: bool | None = None
+    """The schema is kept to either way."""
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(StrictModel):
     """OpenAI's three types, with a schema where llama.cpp, Together and Fireworks put it as well;
     Fireworks' grammar, Together's regex, and vLLM's and SGLang's structural_tag."""
 
-    model_config = _STRICT
     type: Literal["text", "json_object", "json_schema", "grammar", "regex", "structural_tag"]
+    """Which kind of form; text asks for none."""
     json_schema: JsonSchemaFormat | None = None
+    """The schema of type json_schema."""
     schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    """The schema, in the position of llama.cpp, Together and Fireworks; with json_object too."""
     grammar: str | None = None
+    """GBNF text of type grammar."""
     pattern: str | None = None
+    """Regular expression of type regex, for the whole answer."""
     format: dict[str, Any] | None = None
+    """Of a structural_tag: xgrammar's description."""
     structures: Annotated[list[dict[str, Any]], Field(max_length=MAX_TAGS)] | None = None
+    """Of a structural_tag: begin, schema and end of each."""
     triggers: Annotated[list[str], Field(max_length=MAX_TAGS)] | None = None
+    """Of a structural_tag: texts after which its structures begin."""
     at_least_one: bool | None = None
+    """Of a structural_tag: the answer has one of the structures, or more."""
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(StrictModel):
     """Carries vLLM's `structured_outputs`: exactly one of the first six fields."""
 
-    model_config = _STRICT
+    closed: ClassVar[bool] = True
+
     json_: _Schema | None = Field(default=None, alias="json")
+    """JSON schema that the answer keeps to."""
     json_object: bool | None = None
+    """The answer is a JSON object."""
     regex: str | None = None
+    """Regular expression that the whole answer keeps to."""
     grammar: str | None = None
+    """Grammar that the whole answer keeps to."""
     choice: _Choices | None = None
+    """The answer is one of these texts."""
     structural_tag: str | dict[str, Any] | None = None
+    """Structures within free text, in xgrammar's description."""
     disable_any_whitespace: bool | None = None
-    disable_fallback: bool | None = None  # there is one way to do it here
+    """Keep JSON on one line."""
+    disable_fallback: bool | None = None
+    """Taken; there is one way to keep to a form here."""
 
 
-class StructuredFields(BaseModel):
+class StructuredFields(StrictModel):
     """The fields of both endpoints that ask for structured output; at most one of them."""
 
-    model_config = _STRICT
-
     response_format: ResponseFormat | None = None
+    """The form that the answer keeps to: any JSON, a JSON schema, a grammar, a regex."""
     structured_outputs: StructuredOutputs | None = None
+    """vLLM's way to ask for a form: exactly one of its first six fields."""
     guided_json: _Schema | None = None
+    """vLLM's older name of structured_outputs.json."""
     guided_regex: str | None = None
+    """vLLM's older name of structured_outputs.regex."""
     guided_grammar: str | None = None
+    """vLLM's older name of structured_outputs.grammar."""
     guided_choice: _Choices | None = None
-    json_schema: _Schema | None = None  # llama.cpp's and SGLang's
-    grammar: str | None = None  # llama.cpp's
-    ebnf: str | None = None  # SGLang's, in the same notation
-    regex: str | None = None  # SGLang's
+    """vLLM's older name of structured_outputs.choice."""
+    json_schema: _Schema | None = None
+    """JSON schema that the answer keeps to; llama.cpp's and SGLang's place for it."""
+    grammar: str | None = None
+    """llama.cpp's field: GBNF that the whole answer keeps to."""
+    ebnf: str | None = None
+    """SGLang's field: a grammar that the whole answer keeps to."""
+    regex: str | None = None
+    """Regular expression that the whole answer keeps to."""
     structural_tag: str | dict[str, Any] | None = None
+    """Structures within free text, in xgrammar's description."""
 
     def structured_outputs_params(self) -> StructuredOutputsParams | None:
         """Raises `RequestError` naming the field that cannot be served; None when none asks."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
+from atom.entrypoints.request_fields.request_body import StrictModel
 from atom.errors import RequestError
 
 MAX_TOOLS = 128
 MAX_NAME_CHARS = 256
 
-_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 _TOOL_SCHEMA = {
     "type": "object",
     "properties": {
@@ -51,44 +51,50 @@ _TOOL_SCHEMA = {
 }
 
 
-class FunctionCall(BaseModel):
-    model_config = _STRICT
+class FunctionCall(StrictModel):
     name: str
-    arguments: Any = ""  # whatever a model wrote, or a client made of it
+    """Name of one of the tools."""
+    arguments: Any = ""
+    """JSON text with the arguments, as the model wrote it."""
 
 
-class ToolCall(BaseModel):
-    model_config = _STRICT
+class ToolCall(StrictModel):
     id: str | None = None
+    """By which the message with the result names the call."""
     type: Literal["function"] = "function"
+    """Always function."""
     function: FunctionCall
+    """Which function is called, and with what."""
 
 
-class FunctionName(BaseModel):
-    model_config = _STRICT
+class FunctionName(StrictModel):
     name: str
+    """Its name."""
 
 
-class NamedTool(BaseModel):
+class NamedTool(StrictModel):
     """Name the only tool that an answer must call."""
 
-    model_config = _STRICT
     type: Literal["function"] = "function"
+    """function: one tool by its name."""
     function: FunctionName
+    """The tool that is called."""
 
 
-class AllowedTools(BaseModel):
-    model_config = _STRICT
+class AllowedTools(StrictModel):
     mode: Literal["auto", "required"]
+    """auto: one may be called; required: one is."""
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    """These tools."""
 
 
-class AllowedChoice(BaseModel):
+class AllowedChoice(StrictModel):
     """A choice among the tools that an answer may call, or of which it must call one."""
 
-    model_config = _STRICT
     type: Literal["allowed_tools"]
+    """allowed_tools: a choice among several tools."""
     allowed_tools: AllowedTools
+    """Tools that may be called out of those that are sent."""
 
 
 def _kind_of_choice(value: Any) -> str:
@@ -118,10 +124,8 @@ class Tool:
     strict: bool = False
 
 
-class ToolFields(BaseModel):
+class ToolFields(StrictModel):
     """The fields about tools of a chat and of its tokenisation."""
-
-    model_config = _STRICT
 
     tools: (
         Annotated[
@@ -130,8 +134,11 @@ class ToolFields(BaseModel):
         ]
         | None
     ) = None
+    """Functions that the answer may call; they go to the chat template as they are sent."""
     tool_choice: _ToolChoice | None = None
+    """auto: the model decides; none: no call; required: a call; or the tool to call."""
     parallel_tool_calls: bool | None = None
+    """False: at most one call in an answer."""
 
     @property
     def forces_call(self) -> bool:

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from atom.entrypoints.openai.protocol import (
-    ID_PATTERN,
-    MAX_TIMEOUT_SECONDS,
-    RequestBody,
-)
+from atom.entrypoints.openai.protocol import kind_of_prompt
 from atom.entrypoints.request_fields.field_row import Endpoint
-from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
+from atom.entrypoints.request_fields.request_body import ServedBody, StrictModel
 
 MAX_INPUTS = 2048  # OpenAI's bound
 MAX_INSTRUCTION_CHARS = 8192
 
-_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-_Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 _Tokens = Annotated[list[int], Field(fail_fast=True, min_length=1)]
 _Inputs = Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)
-
-
-def _kind_of_input(value: Any) -> str:
-    if not isinstance(value, list):
-        return "<text>"
-    first = value[0] if value else ""
-    if isinstance(first, list):
-        return "<token_lists>"
-    return "<tokens>" if isinstance(first, int) else "<texts>"
-
 
 _Input = Annotated[
     Annotated[str, Tag("<text>")]
     | Annotated[list[str], _Inputs, Tag("<texts>")]
     | Annotated[_Tokens, Tag("<tokens>")]
     | Annotated[list[_Tokens], _Inputs, Tag("<token_lists>")],
-    Discriminator(_kind_of_input),
+    Discriminator(kind_of_prompt),
 ]
 _Texts = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[str], _Inputs, Tag("<texts>")],
@@ -45,46 +29,46 @@ _Texts = Annotated[
 ]
 
 
-class PoolingRequest(RequestBody):
+class PoolingRequest(ServedBody):
     """Fields that all of them have. None means the server's default."""
 
-    model_config = _STRICT
-
-    model: str | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
-    request_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
-    cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
-    timeout_seconds: _Timeout | None = None
-    timeout: _Timeout | None = None
+    """Keep so many tokens of each input; -1: as the context holds."""
 
 
 class EmbeddingRequest(PoolingRequest):
-    """Represent a body of POST /v1/embeddings. dimensions: the number of leading values of each
-    vector to keep, normalised to length 1 again, for models that were trained so (Matryoshka)."""
+    """Represent a body of POST /v1/embeddings."""
 
     endpoint: ClassVar = Endpoint.EMBEDDINGS
 
     input: _Input
+    """Text, texts, token ids, or lists of token ids; each gets a vector."""
     dimensions: Annotated[int, Field(ge=1)] | None = None
+    """Number of leading values of each vector to keep, normalised to length 1 again, for models
+    that were trained so (Matryoshka)."""
     encoding_format: Literal["float", "base64"] | None = None
+    """float: numbers; base64: their bytes as little-endian float32."""
     add_special_tokens: bool | None = None
+    """Let the tokenizer add its marks, such as one of the end, to each input."""
 
 
 class ScoreRequest(PoolingRequest):
     """Represent a body of POST /v1/score: text_1 with text_2, one with one, one with each, or pair
-    by pair. instruction: the criterion for a reranker."""
+    by pair."""
 
     endpoint: ClassVar = Endpoint.SCORE
 
     text_1: _Texts
+    """Text that each of text_2 is compared with, or as many texts as there."""
     text_2: _Texts
+    """Text or texts that are scored."""
     instruction: Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None = None
+    """Instruction of a reranker; the model's own if none."""
 
 
-class DocumentText(BaseModel):
-    model_config = _STRICT
+class DocumentText(StrictModel):
     text: str
+    """The document's text."""
 
 
 _Document = Annotated[
@@ -94,19 +78,24 @@ _Document = Annotated[
 
 
 class RerankRequest(PoolingRequest):
-    """Represent a body of POST /v1/rerank. top_n: how many of the most relevant documents to
-    return; 0 or absent for all. return_documents: false leaves their texts out. max_tokens_per_doc,
-    max_tokens_per_query: tokens read of each text, from its beginning."""
+    """Represent a body of POST /v1/rerank."""
 
     endpoint: ClassVar = Endpoint.RERANK
 
     query: str
+    """The text that the documents are compared with."""
     documents: Annotated[list[_Document], _Inputs]
+    """Texts that are ranked, each plain or as an object with text."""
     top_n: Annotated[int, Field(ge=0)] | None = None
+    """Number of the most relevant documents to return; all unless it is sent."""
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    """Read so many tokens of each document; all unless it is sent."""
     max_tokens_per_query: Annotated[int, Field(ge=1)] | None = None
+    """Read so many tokens of the query; all unless it is sent."""
     return_documents: bool | None = None
+    """Return the documents' texts; true unless it is sent."""
     instruction: Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None = None
+    """Instruction of a reranker; the model's own if none."""
 
     @property
     def texts(self) -> list[str]:

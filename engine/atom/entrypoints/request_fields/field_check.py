@@ -1,4 +1,4 @@
-"""A body's fields checked against the table, at every depth: refused ones, and unknown ones.
+"""A body's fields checked against the known ones, at every depth: refused ones, and unknown ones.
 
 A name that is one typo away from a field's is refused, since that field would have changed the
 answer; other unknown names are ignored, and reported to the client. No object is built for an
@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
-from atom.entrypoints.request_fields.field_table import TABLE
+from atom.entrypoints.request_fields.field_row import FieldRow, Verdict
+from atom.entrypoints.request_fields.field_table import OTHER_FIELDS
+from atom.entrypoints.request_fields.honoured_fields import honoured_fields
+from atom.entrypoints.request_fields.request_body import RequestBody
 from atom.errors import RequestError
 
 UNSUPPORTED = "unsupported_parameter"  # an error's code
@@ -34,7 +36,7 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 @dataclass(slots=True)
 class _Level:
     """Hold the field rules of one object. plain: fields without a message. rows: refused ones.
-    levels: objects, or lists of objects, with fields in the table. closed: others are refused."""
+    levels: objects, or lists of objects, with known fields. closed: others are refused."""
 
     plain: set[str] = field(default_factory=set)
     rows: dict[str, FieldRow] = field(default_factory=dict)
@@ -46,12 +48,12 @@ class _Level:
         yield from (*self.plain, *self.rows, *self.levels)
 
 
-def check_fields(data: bytes | bytearray, endpoint: Endpoint) -> list[str]:
+def check_fields(data: bytes | bytearray, kind: type[RequestBody]) -> list[str]:
     """Return the paths of unknown fields. Raises `RequestError` for a field that is refused, or
     that is misspelled, and for invalid JSON."""
     unknown: list[str] = []
     try:
-        _check_object(_object.decode(data), _levels_of(endpoint), (), unknown)
+        _check_object(_object.decode(data), _levels_of(kind), (), unknown)
     except (msgspec.DecodeError, RecursionError) as error:
         # In a field that is not looked at, such as a NaN.
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
@@ -168,9 +170,10 @@ def _bare(name: str) -> str:
 
 
 @cache
-def _levels_of(endpoint: Endpoint) -> _Level:
+def _levels_of(kind: type[RequestBody]) -> _Level:
     top = _Level()
-    rows = [row for row in TABLE if endpoint in row.endpoints]
+    others = (row for row in OTHER_FIELDS if kind.endpoint in row.endpoints)
+    rows = (*honoured_fields(kind), *others)
     for row in sorted(rows, key=lambda row: row.path.count(".")):
         *outer, name = row.path.replace("[]", "").split(".")
         level = top

@@ -1,11 +1,13 @@
-"""A row of the table of request fields: a path, and what this server does with a field there.
+"""A request field: its path, and what this server does with it.
 
 A path is written as in documentation: `response_format.json_schema.name`, `messages[].audio`.
-Knows no field; `field_table` has the rows, `field_check` holds requests against them.
+Knows no field: `honoured_fields` reads the request models, `field_table` has all other fields, and
+`field_check` holds requests against both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -54,3 +56,21 @@ class FieldRow:
     nothing: tuple[Any, ...] = ()
     opaque: bool = False
     closed: bool = False
+
+
+def refused(
+    endpoints: Sequence[Endpoint], names: str, remedy: str, *nothing: Any
+) -> tuple[FieldRow, ...]:
+    """Build a row per name (they are separated by spaces)."""
+    return tuple(
+        FieldRow(name, tuple(endpoints), Verdict.REFUSED, remedy, nothing) for name in names.split()
+    )
+
+
+def harmless(
+    endpoints: Sequence[Endpoint], names: str, why: str, *, under: str = ""
+) -> tuple[FieldRow, ...]:
+    """Build a row per name (they are separated by spaces), each below `under`."""
+    return tuple(
+        FieldRow(under + name, tuple(endpoints), Verdict.HARMLESS, why) for name in names.split()
+    )

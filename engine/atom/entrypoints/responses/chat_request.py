@@ -16,17 +16,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
+from atom.entrypoints.request_fields.generation_fields import SamplingFields
 from atom.entrypoints.responses.input_items import MORE_TOOLS, chat_messages, kind_of
 from atom.entrypoints.responses.protocol import (
     ConversationFields,
     ResponsesRequest,
-    SamplingFields,
     TextFormat,
 )
 from atom.entrypoints.responses.tools import ChatTools, chat_choice, chat_tools
 from atom.errors import RequestError
 
-_SAME = tuple(SamplingFields.model_fields)
+_SAME = (*SamplingFields.model_fields, "priority", "cache_salt", "chat_template_kwargs")
 # Fields of the chat by the names that the client knows them by.
 _PARAMS: Mapping[str, str] = MappingProxyType(
     {

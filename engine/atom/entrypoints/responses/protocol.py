@@ -1,27 +1,27 @@
 """The request schema of /v1/responses, with every bound on its size.
 
 Items, tools and choices among tools are plain values here, since each has a type that defines its
-shape: `input_items` and `tools` read them, and name the place of an error. The table of
-`request_fields` states the effect of undeclared fields. Parsing only.
+shape: `input_items` and `tools` read them, and name the place of an error. `request_fields` has the
+effect of undeclared fields. Parsing only.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from atom.entrypoints.openai.protocol import (
-    ID_PATTERN,
-    MAX_MESSAGES,
-    MAX_TEMPLATE_ARGUMENTS,
-    MAX_TIMEOUT_SECONDS,
-    RequestBody,
-)
+from atom.entrypoints.openai.protocol import MAX_MESSAGES, MAX_TEMPLATE_ARGUMENTS
 from atom.entrypoints.openai.tools import MAX_TOOLS
 from atom.entrypoints.request_fields.field_row import Endpoint
-from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
-from atom.sampling_params import MAX_LOGIT_BIASES, MAX_LOGPROBS
+from atom.entrypoints.request_fields.generation_fields import SamplingFields
+from atom.entrypoints.request_fields.request_body import (
+    RequestBody,
+    ServedBody,
+    StrictModel,
+    Whole,
+)
+from atom.sampling_params import MAX_LOGPROBS
 
 PATH = "/v1/responses"
 
@@ -30,17 +30,6 @@ MAX_METADATA = 16  # OpenAI's bound
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 TEXT_LOGPROBS = "message.output_text.logprobs"
 
-_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-def _whole(value: Any) -> Any:
-    """Convert whole floats to integers: JSON has one kind of number, and some clients write 3 as
-    3.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_Whole = Annotated[int, BeforeValidator(_whole)]
-_Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 _Item = dict[str, Any]
 
 
@@ -57,10 +46,6 @@ _Input = Annotated[
     | Annotated[list[_Item], Field(fail_fast=True, max_length=MAX_ITEMS), Tag("<list>")],
     Discriminator(_kind),
 ]
-_Texts = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[str], Field(fail_fast=True), Tag("<list>")],
-    Discriminator(_kind),
-]
 _Choice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<word>")]
     | Annotated[dict[str, Any], Tag("<tool>")],
@@ -68,21 +53,26 @@ _Choice = Annotated[
 ]
 
 
-class TextFormat(BaseModel):
+class TextFormat(StrictModel):
     """The form of an answer's text; a schema is kept to whether it is strict or not."""
 
-    model_config = _STRICT
     type: Literal["text", "json_object", "json_schema"]
+    """text, json_object or json_schema."""
     name: str | None = None
+    """For people; not shown to the model."""
     description: str | None = None
+    """For people; not shown to the model."""
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    """JSON schema that the text keeps to."""
     strict: bool | None = None
+    """The schema is kept to either way."""
 
 
-class TextConfig(BaseModel):
-    model_config = _STRICT
+class TextConfig(StrictModel):
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None  # for templates that know it
+    """text, json_object, or json_schema with a schema."""
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Passed to the chat template, for templates that know it."""
 
 
 # OpenAI's names. Those of tools and inputs that this server lacks add nothing.
@@ -99,72 +89,65 @@ _Included = Literal[
 _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class ReasoningConfig(BaseModel):
-    """Options of the model's reasoning. summary: accepted; open models show their reasoning itself,
-    and no summary of it."""
+class ReasoningConfig(StrictModel):
+    """Options of the model's reasoning."""
 
-    model_config = _STRICT
     effort: _Effort | None = None
+    """As reasoning_effort of a chat."""
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
-
-
-class SamplingFields(RequestBody):
-    """Fields that a chat has by the same names, among them other servers'. They are handed on."""
-
-    model_config = _STRICT
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: _Whole | None = None
-    min_p: float | None = None
-    seed: _Whole | None = None
-    stop: _Texts | None = None
-    ignore_eos: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIASES)] | None = None
-    priority: Annotated[_Whole, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
-    cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
-    chat_template_kwargs: (
-        Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
-    ) = None
+    """Accepted; the answer has the reasoning itself, without a summary."""
 
 
 class ConversationFields(RequestBody):
     """Fields that make the prompt. None means the model's or the server's default."""
 
-    model_config = _STRICT
-
-    model: str | None = None
     input: _Input | None = None
+    """A text, or items by their types; images and files are refused with 400."""
     instructions: str | None = None
+    """System message before everything else, of this response alone."""
     previous_response_id: str | None = None
+    """Id of a stored response that this one continues; 404 if it is not stored."""
     tools: Annotated[list[_Item], Field(max_length=MAX_TOOLS)] | None = None
+    """Tools that the answer may call; types that cannot run here have no effect."""
     tool_choice: _Choice | None = None
+    """As tool_choice of a chat; a tool of a type that cannot run here is refused."""
     parallel_tool_calls: bool | None = None
+    """Whether several calls may come in one answer; they may unless it is false."""
     reasoning: ReasoningConfig | None = None
+    """How the model reasons."""
     text: TextConfig | None = None
+    """The form of the text."""
 
 
-class ResponsesRequest(SamplingFields, ConversationFields):
+class ResponsesRequest(SamplingFields, ConversationFields, ServedBody):
     """A body of POST /v1/responses."""
 
     endpoint: ClassVar = Endpoint.RESPONSES
 
-    max_output_tokens: Annotated[_Whole, Field(ge=1)] | None = None
-    top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    """The most tokens of the answer, with its reasoning."""
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Number of likely tokens to report with each token of the text."""
     include: Annotated[list[_Included], Field(max_length=32)] | None = None
+    """reasoning.encrypted_content or message.output_text.logprobs."""
     store: bool | None = None
+    """Store the response; 400 if --responses-store-mib is 0."""
     stream: bool | None = None
+    """Send the answer as events."""
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
+    """Is shown with the response."""
     user: str | None = None
+    """Is shown with the response."""
     safety_identifier: str | None = None
+    """Is shown with the response."""
     prompt_cache_key: str | None = None
+    """Is shown with the response; prompts are cached in any case."""
     service_tier: str | None = None
-    request_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
-    timeout_seconds: _Timeout | None = None
-    timeout: _Timeout | None = None
+    """Is shown with the response."""
+    chat_template_kwargs: (
+        Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
+    ) = None
+    """Variables of the chat template."""
 
     def includes(self, what: str) -> bool:
         return what in (self.include or ())

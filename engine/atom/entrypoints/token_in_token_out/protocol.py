@@ -6,24 +6,17 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from atom.entrypoints.openai.body import parse_body
 from atom.entrypoints.openai.logprobs import TextLogprobs
-from atom.entrypoints.openai.protocol import (
-    ID_PATTERN,
-    MAX_TIMEOUT_SECONDS,
-    CompletionRequest,
-    GenerationRequest,
-    RequestBody,
-    StreamOptions,
-)
+from atom.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
 from atom.entrypoints.openai.responses import Usage
 from atom.entrypoints.request_fields.field_row import Endpoint
-from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
+from atom.entrypoints.request_fields.generation_fields import StreamFields
+from atom.entrypoints.request_fields.request_body import ServedBody
 
 MAX_PARAMS = 64
-_Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 # The fields of a request that affect its tokens, without those about the answer's form.
 _TOLD = {
     "model", "stream", "stream_options", "request_id", "rid", "priority", "cache_salt", "timeout",
@@ -33,23 +26,15 @@ _TOLD = {
 PARAMS = frozenset(GenerationRequest.model_fields) - _TOLD
 
 
-class GenerateRequest(RequestBody):
-    """A body of POST /inference/v1/generate. sampling_params: fields of /v1/completions by which
-    tokens are drawn."""
+class GenerateRequest(StreamFields, ServedBody):
+    """A body of POST /inference/v1/generate."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     endpoint: ClassVar = Endpoint.GENERATE
 
-    model: str | None = None
     token_ids: Annotated[list[int], Field(fail_fast=True, min_length=1)]
+    """The prompt's tokens."""
     sampling_params: Annotated[dict[str, Any], Field(max_length=MAX_PARAMS)] | None = None
-    request_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
-    cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
-    timeout_seconds: _Timeout | None = None
-    timeout: _Timeout | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    """Fields of /v1/completions by which tokens are drawn, such as max_tokens."""
 
     def completion(self) -> CompletionRequest:
         """Translate into a request for a completion. Raises `RequestError` for sampling parameters
@@ -72,10 +57,6 @@ class GenerateRequest(RequestBody):
     @property
     def compiles_grammar(self) -> bool:
         return self.completion().asks_for_structure
-
-    @property
-    def wants_usage_chunk(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class GeneratedTokens(msgspec.Struct, frozen=True):

@@ -1,8 +1,7 @@
 """The OpenAPI document says something of everything, and each of its examples works as it stands.
 
 Whoever adds an endpoint gives `body_of` an example, its route a summary and a description, and each
-field a text: a request's in the table of request fields (or pydantic's `Field(description=…)`), an
-answer's in its `Meta`.
+field a text: a request's in the docstring below it, an answer's in its `Meta`.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def test_every_field_of_every_schema_has_a_description(document: dict[str, Any])
     found = list(properties(document))
     assert len(found) > 200
     mute = [place for place, schema in found if not schema.get("description", "").strip()]
-    assert mute == [], "give these a text: in entrypoints/request_fields, or by Meta(description=…)"
+    assert mute == [], "give these a text: a docstring below the field, or Meta(description=…)"
 
 
 def test_every_operation_says_what_it_does_by_a_name_of_its_own(document: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""The table of request fields is whole: every field of other servers is in it, and what it calls
-honoured is what the request models read."""
+"""The request fields are whole: every field of other servers is declared by a request model, or has
+a row that states its effect."""
 
 from __future__ import annotations
 
@@ -22,35 +22,10 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
-from atom.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
-from atom.entrypoints.openai.protocol import (
-    ChatCompletionRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    RequestBody,
-    TokenizeRequest,
-)
-from atom.entrypoints.pooling.requests import EmbeddingRequest, RerankRequest, ScoreRequest
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
-from atom.entrypoints.request_fields.field_table import TABLE
-from atom.entrypoints.responses.protocol import InputTokensRequest, ResponsesRequest
-from atom.entrypoints.token_in_token_out.protocol import GenerateRequest
 from tests.support.peers import FIELD_LISTS, fields_of
+from tests.support.server.request_fields import KINDS, TABLE
 
-MODELS = (
-    ChatCompletionRequest,
-    CompletionRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    ResponsesRequest,
-    InputTokensRequest,
-    GenerateRequest,
-    EmbeddingRequest,
-    ScoreRequest,
-    RerankRequest,
-    MessagesRequest,
-    CountTokensRequest,
-)
 _WRAPPERS = (Annotated, Required, NotRequired)
 
 
@@ -183,20 +158,14 @@ def test_every_field_of_the_official_clients_is_in_the_table(
     assert not [path for path in sorted(paths) if not is_said(path, rows)]
 
 
-@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.endpoint)
-def test_what_the_table_calls_honoured_is_what_the_request_models_read(
-    kind: type[RequestBody],
-) -> None:
-    honoured = {
-        path for path, row in rows_of(kind.endpoint).items() if row.verdict is Verdict.HONOURED
-    }
-    declared = set(paths_of(kind))
-    assert declared - honoured == set()
-    assert honoured - declared == set()
+def test_a_path_of_several_kinds_of_an_object_has_the_texts_of_all() -> None:
+    note = rows_of(Endpoint.CHAT)["tool_choice.type"].note
+    assert note == ("allowed_tools: a choice among several tools. function: one tool by its name.")
 
 
 def test_each_field_of_an_endpoint_has_one_row_that_says_why() -> None:
     for endpoint in Endpoint:
         paths = [row.path for row in TABLE if endpoint in row.endpoints]
         assert len(paths) == len(set(paths)), sorted(p for p in paths if paths.count(p) > 1)
-    assert all(row.note for row in TABLE if row.verdict is not Verdict.HONOURED)
+    assert all(row.note for row in TABLE)
+    assert {row.endpoints for row in TABLE if row.path == "model"} == {tuple(KINDS)}
