@@ -50,6 +50,7 @@ lint: $(STAMP) ## Format and lint checks
 	$(BIN)/shellcheck images/*/*/*.sh
 	$(PY) -m tools.check_file_size
 	$(PY) -m tools.check_parameters
+	$(PY) -m tools.suite.waits
 	$(PY) -m tools.check_docstrings
 	$(PY) -m tools.check_dead_code
 	$(PY) -m tools.generate_reference --check

@@ -23,13 +23,19 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = HANG_S
 
 
 async def eventually(
-    condition: Callable[[], bool], what: str, seconds: float = HANG_SECONDS
+    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = HANG_SECONDS
 ) -> None:
+    """Wait in the test's event loop. condition: may be a coroutine function."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not await _holds(condition):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _holds(condition: Callable[[], bool | Awaitable[bool]]) -> bool:
+    answer = condition()
+    return answer if isinstance(answer, bool) else await answer
 
 
 async def within(work: Awaitable[Result], what: str, seconds: float = HANG_SECONDS) -> Result:

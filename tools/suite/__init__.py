@@ -2,6 +2,7 @@
 
 - `parts` says which commands a suite has; pure.
 - `skips` says who owns a skip: a card, a package, a backend; any other skip is a debt.
+- `waits` refuses tests that hope for time to pass; `make lint` runs it.
 - `summary` turns the parts' records into the last lines of the run; pure.
 - `__main__` runs the parts, prints each one's output when it ends, and the summary.
 

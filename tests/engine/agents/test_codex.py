@@ -19,6 +19,7 @@ from tests.engine.agents.session import (
     workplace,
 )
 from tests.support.server.scripted_model import ScriptedRig, in_turn, scripted
+from tests.support.waiting import HANG_SECONDS
 from tools.agents import CODEX
 
 pytestmark = pytest.mark.slow
@@ -108,7 +109,7 @@ def known_model(home: Path) -> dict[str, object]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     models = json.loads(told.stdout)["models"]
     found = next(model for model in models if model["slug"] == "codex-auto-review")

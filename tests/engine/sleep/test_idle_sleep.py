@@ -24,6 +24,7 @@ class Requests:
     def __init__(self) -> None:
         self.open = 0
         self.quiet_since = 0.0
+        self.is_awaited = False  # that none is open
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -44,7 +45,9 @@ class Requests:
             self.end()
 
     async def wait_idle(self, _seconds: float | None) -> None:
+        self.is_awaited = True
         await self._idle.wait()
+        self.is_awaited = False
 
 
 class Core:
@@ -106,7 +109,7 @@ async def test_it_falls_asleep_once_its_time_is_over_and_again_behind_a_request(
     idle.start()
     rig.requests.begin()
     now = 100.0
-    await asyncio.sleep(0.01)
+    await eventually(lambda: rig.requests.is_awaited, "it waits for the end of the request")
     assert not rig.lifecycle.is_asleep  # a request is open
     for _ in range(2):
         rig.requests.end()

@@ -16,6 +16,7 @@ import yaml
 
 from devcluster.settings import read_settings
 from tests.support.cluster.live_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 
 CHART = ROOT / "charts" / "atom-operator"
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,7 +67,7 @@ def rendered(values: Path) -> str:
     result = subprocess.run(
         [helm, "template", "release", str(CHART), "--namespace=atom-system",
          "--kube-version=1.34.0", f"--values={values}"],
-        capture_output=True, encoding="utf-8", timeout=60, check=True,
+        capture_output=True, encoding="utf-8", timeout=HANG_SECONDS, check=True,
     )  # fmt: skip
     documents = [item for item in yaml.safe_load_all(result.stdout) if item]
     kept = [item for item in documents if item["kind"] != "CustomResourceDefinition"]

@@ -25,6 +25,7 @@ from tests.support.cluster import upstream_crds
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.operator.builders_operator import atom_deployment
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
@@ -49,7 +50,7 @@ def rendered(cluster: LiveCluster, *options: str) -> list[dict[str, Any]]:
             f"--set=fullnameOverride={cluster.namespace}",
             "--set=defaultEngineImages.amd=localhost/atom-none:0", *options,
         ],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=True,
     )  # fmt: skip
     return [item for item in yaml.safe_load_all(result.stdout) if item]
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.operator.builders_operator import atom_deployment
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
@@ -38,7 +39,7 @@ def atom(cluster: LiveCluster, plugins: Path, *arguments: str) -> subprocess.Com
     return subprocess.run(
         [cluster.kubectl_path, "atom", *arguments],
         env={**os.environ, "PATH": path, "KUBECONFIG": cluster.kubeconfig},
-        capture_output=True, text=True, timeout=90, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
 
 

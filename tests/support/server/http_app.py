@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +28,7 @@ from atom.entrypoints.server.server_options import ServerOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.engine_core.front_half import EchoCore
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, eventually
 
 # As our servers keep them: uvicorn's own 5 s are those after which a client is to ask again, which
 # then finds its connection closed now and then.
@@ -131,16 +130,12 @@ class HttpRig:
         good = await self.chat("still there?", max_tokens=2)
         assert good.status_code == 200, good.text
         assert self.engine.open_requests == 0
-        held = [1]
 
         async def blocks_are_free() -> bool:
-            held[:] = await self.engine.call_utility("check_integrity")
-            return not any(held)
+            return not any(await self.engine.call_utility("check_integrity"))
 
-        deadline = time.monotonic() + HANG_SECONDS  # an abort is on its way for a moment
-        while not await blocks_are_free():
-            assert time.monotonic() < deadline, f"blocks are still held: {held}"
-            await asyncio.sleep(0.05)
+        # An abort is on its way for a moment.
+        await eventually(blocks_are_free, "all blocks are free")
 
 
 @dataclass

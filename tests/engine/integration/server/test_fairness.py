@@ -46,9 +46,10 @@ class Crowd:
         return int(await metric(self.client, "atom:requests_waiting"))
 
     async def waits(self) -> None:
-        async with asyncio.timeout(HANG_SECONDS):
-            while await self.left() < self.size // 2:  # noqa: ASYNC110 (the server's numbers)
-                await asyncio.sleep(0.02)
+        async def half_waits() -> bool:
+            return await self.left() >= self.size // 2
+
+        await eventually(half_waits, "half of the crowd waits")
 
     async def leave(self) -> None:
         """What is left of it is nobody's any more."""

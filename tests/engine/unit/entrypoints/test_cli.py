@@ -23,6 +23,7 @@ from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
 from tests.support.engine_core.front_half import write_model_folder
 from tests.support.server.server_process import command_environment
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +277,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
         env=command_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from atom.entrypoints.cli import SHELLS, main
 from tests.support.server.server_process import command_environment
+from tests.support.waiting import HANG_SECONDS
 
 
 def words_for(line: str, folder: Path) -> list[str]:
@@ -21,7 +22,7 @@ def words_for(line: str, folder: Path) -> list[str]:
     }  # fmt: skip
     command = [sys.executable, "-m", "atom.entrypoints.cli"]
     environment = {**command_environment(), **asked}
-    subprocess.run(command, env=environment, check=False, capture_output=True, timeout=60)
+    subprocess.run(command, env=environment, check=False, capture_output=True, timeout=HANG_SECONDS)
     return [word.strip() for word in answer.read_text().split("\n")]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from tests.support.server.server_process import command_environment
+from tests.support.waiting import HANG_SECONDS
 
 SCRIPT = """
 import logging, threading
@@ -34,7 +35,7 @@ def stderr_of(script: str) -> str:
         env=command_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=True,
     )
     return done.stderr

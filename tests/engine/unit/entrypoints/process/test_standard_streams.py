@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server.server_process import command_environment
+from tests.support.waiting import HANG_SECONDS
 
 REDIRECTIONS = ("<&-", ">&-", "2>&-")
 SCRIPT = """
@@ -42,7 +43,7 @@ def test_each_missing_stream_is_dev_null(tmp_path: Path, closed: tuple[bool, ...
         input="" if closed[0] else "asked",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=True,
     )
     found = json.loads(answer.read_text())
