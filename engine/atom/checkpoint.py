@@ -37,8 +37,8 @@ from atom.model_source.snapshot_folder import (
     ensure_snapshot,
 )
 from atom.sizing.errors import SizingError
-from atom.sizing.families import is_tied, tensor_reader
-from atom.sizing.quantization_config import PLAIN_MODULES
+from atom.sizing.quantization.config import PLAIN_MODULES
+from atom.sizing.stored_names import is_tied, tensor_reader
 
 logger = logging.getLogger(__name__)
 

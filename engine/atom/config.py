@@ -45,26 +45,26 @@ from atom.errors import ConfigError, ModelError, RequestError
 from atom.lora_checkpoint import adapters_to_serve
 from atom.pooling_config import as_causal_model, pooling_config
 from atom.sampling_params import SamplingParams
+from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.drafting import (
     eagle3_problems,
     mtp_problems,
     spread_problems,
 )
 from atom.sizing.engine_support import (
-    SUPPORTED_ARCHITECTURES,
     kv_cache_problems,
     unsupported,
     unsupported_architecture,
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.online_quantization import ONLINE, online_scheme, read_online_config
 from atom.sizing.parallelism import (
     ExpertOptions,
     expert_parallel_problem,
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.quantization.online import ONLINE, online_scheme, read_online_config
 from atom.sizing.reproducibility import reproducible_problems
 from atom.sizing.text_part import text_part
 
@@ -361,7 +361,7 @@ def _pooled_checkpoint(checkpoint: Checkpoint, options: EngineOptions) -> Checkp
             "speculation drafts tokens, and a pooling model gives none; leave it out, or use "
             "--runner generate"
         )
-    known = frozenset(SUPPORTED_ARCHITECTURES)
+    known = frozenset(ARCHITECTURES)
     return replace(checkpoint, config=as_causal_model(checkpoint.config, known))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,15 @@ from atom.model_engine.model_runner import ModelRunner
 from atom.model_ops.rotary_embedding import RopeLimits, cos_sin_table, rope_config
 from atom.models.registry import support_model_arch_dict
 from atom.sizing import ModelFacts
+from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.engine_support import (
-    PLAIN_ALONE,
-    SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
     SUPPORTED_ROPE_TYPES,
     unsupported,
 )
-from atom.sizing.families import FAMILIES
 from atom.sizing.kv_layout import KV_ELEMENTS
-from atom.sizing.quantization_config import read_quantization
-from atom.sizing.text_part import ARCHITECTURES, WRAPPERS
+from atom.sizing.quantization.config import read_quantization
+from atom.sizing.text_part import WRAPPERS, architectures_of
 from tests.support.models.published_forms import FAMILIES as FORMED
 from tests.support.models.published_forms import FORMS, OLDER
 from tests.support.models.quantised_checkpoint import GPT_OSS_LAYOUT, LAYOUTS
@@ -62,14 +61,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
 
 
-def test_the_table_has_the_architectures_that_have_a_model() -> None:
-    assert set(SUPPORTED_ARCHITECTURES) == set(support_model_arch_dict)
+@pytest.mark.parametrize("module", sorted(set(support_model_arch_dict.values())))
+def test_the_module_of_an_architecture_has_its_spec(module: str) -> None:
+    assert callable(import_module(module).spec)
 
 
 def test_the_page_of_models_lists_every_architecture_and_wrapper() -> None:
     text = (ROOT / MODELS_PAGE).read_text(encoding="utf-8")
-    names = {**SUPPORTED_ARCHITECTURES, **{name: each.name for name, each in WRAPPERS.items()}}
-    assert [name for name, label in names.items() if f"| {label} | `{name}` |" not in text] == []
+    rows = {**ARCHITECTURES, **WRAPPERS}
+    assert [name for name, row in rows.items() if f"| {row.label} | `{name}` |" not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_documents_link_to_the_page_of_models(page: str, link: str) -> None:
     assert link in (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_page_of_models_has_the_forms_that_are_accepted(architecture: str) -> None:
     config = {**SIZES, **OWN_SIZES.get(architecture, {}), "architectures": [architecture]}
     for method, of_method in models.forms().items():
@@ -98,8 +98,9 @@ def test_the_page_of_models_has_the_forms_that_are_accepted(architecture: str) -
 
 
 def test_checkpoints_are_built_in_every_form_of_every_model() -> None:
-    plain = {SUPPORTED_ARCHITECTURES[architecture] for architecture in PLAIN_ALONE}
-    assert set(FORMED) | set(OLDER) | APART | plain == set(SUPPORTED_ARCHITECTURES.values())
+    plain = {row.label for row in ARCHITECTURES.values() if row.plain_alone}
+    labels = {row.label for row in ARCHITECTURES.values()}
+    assert set(FORMED) | set(OLDER) | APART | plain == labels
     on_page = {
         _formats({"quant_method": method, **section})
         for method, of_method in models.forms().items()
@@ -118,13 +119,17 @@ def _formats(section: dict[str, Any]) -> tuple[Any, ...]:
     return stored.method, stored.element, stored.granularity, stored.ordered
 
 
-def test_every_family_that_can_be_sized_runs() -> None:
-    assert set(SUPPORTED_ARCHITECTURES) == set(FAMILIES)
-    assert {name for each in WRAPPERS.values() for name in each.text.values()} <= set(FAMILIES)
+def test_the_text_part_of_every_wrapper_runs() -> None:
+    assert {name for each in WRAPPERS.values() for name in each.text.values()} <= set(ARCHITECTURES)
 
 
-def test_every_architecture_that_runs_has_its_model_type() -> None:
-    assert set(ARCHITECTURES.values()) == set(SUPPORTED_ARCHITECTURES) | set(WRAPPERS)
+def test_no_two_rows_have_one_name_or_model_type() -> None:
+    """A config.json without `architectures` is that of one row."""
+    rows = {**ARCHITECTURES, **WRAPPERS}
+    assert len(rows) == len(ARCHITECTURES) + len(WRAPPERS)
+    assert len({row.model_type for row in rows.values()}) == len(rows)
+    for name, row in rows.items():
+        assert architectures_of({"model_type": row.model_type}) == [name]
 
 
 @pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "mrope"])

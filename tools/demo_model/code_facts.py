@@ -13,7 +13,7 @@ from atom.config import KV_CACHE_DTYPES, EngineOptions
 from atom.entrypoints.cli import build_parser
 from atom.entrypoints.flags.engine_args import BACKENDS
 from atom.entrypoints.serve import HTTP_PORT
-from atom.sizing.engine_support import SUPPORTED_ARCHITECTURES
+from atom.sizing.architectures import ARCHITECTURES
 from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
 from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
@@ -29,7 +29,7 @@ def facts_of_code() -> dict[str, Fact]:
     # Those that run a model; `completion` only prints what completes their flags in a shell.
     commands = [name for name in _subparsers(build_parser()) if name != "completion"]
     return {
-        "architectures": _some(a.removesuffix("ForCausalLM") for a in SUPPORTED_ARCHITECTURES),
+        "architectures": _some(a.removesuffix("ForCausalLM") for a in ARCHITECTURES),
         "backends": _some(name for name in BACKENDS if name != "auto"),
         "block_size": _one(options.block_size),
         "gpu_memory_utilization": _one(options.gpu_memory_utilization),

@@ -12,14 +12,9 @@ from typing import Any, cast
 
 import yaml
 
-from atom.sizing.engine_support import (
-    LACKING,
-    PLAIN_ALONE,
-    SUPPORTED_ARCHITECTURES,
-    format_problem,
-)
-from atom.sizing.families import FAMILIES
-from atom.sizing.quantization_config import read_quantization
+from atom.sizing.architectures import ARCHITECTURES, LACKING
+from atom.sizing.engine_support import format_problem
+from atom.sizing.quantization.config import read_quantization
 from atom.sizing.text_part import WRAPPERS, Wrapper
 from tools.reference.markdown import code, codes, head, table
 
@@ -47,9 +42,10 @@ def forms() -> Mapping[str, Mapping[str, dict[str, Any]]]:
 
 def taken(architecture: str, method: str) -> tuple[str, ...]:
     """Name the forms of a writer that the experts, or all matrices, of an architecture may have."""
-    if architecture in PLAIN_ALONE:
+    row = ARCHITECTURES[architecture]
+    if row.plain_alone:
         return ()
-    block = FAMILIES[architecture].experts_block.written_by(method)
+    block = row.family.experts_block.written_by(method)
     found = []
     for name, section in forms()[method].items():
         scheme = read_quantization({"quantization_config": {"quant_method": method, **section}})
@@ -63,11 +59,11 @@ def taken(architecture: str, method: str) -> tuple[str, ...]:
 def page() -> str:
     known = forms()
     columns = ("model", "architecture", *map(code, known))
-    rows = [_row(architecture, name) for architecture, name in SUPPORTED_ARCHITECTURES.items()]
+    rows = [_row(architecture, row.label) for architecture, row in ARCHITECTURES.items()]
     text = head("Models", _HEAD) + f"\n{table(columns, rows)}"
     wrapped = (
         (
-            wrapper.name,
+            wrapper.label,
             code(name),
             codes(dict.fromkeys(wrapper.text.values())),
             _of_experts(wrapper),

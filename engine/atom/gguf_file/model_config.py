@@ -16,13 +16,10 @@ from typing import Any
 from atom.errors import ModelError
 from atom.gguf_file.header import GgufHeader, StoredTensor
 from atom.gguf_file.tensor_names import EMBEDDING, HEAD, ROPE_FACTORS
+from atom.sizing.architectures import ARCHITECTURES
 
-# Architectures by llama.cpp's names, Hugging Face's class of each.
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",  # Mistral's too: llama.cpp does not distinguish them
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+# Hugging Face's classes by llama.cpp's names: Llama's is Mistral's too, which it calls llama.
+_CLASSES = {row.gguf: row.name for row in ARCHITECTURES.values() if row.gguf}
 # Fields that are converted, or that do not affect the computation.
 _KNOWN = frozenset(
     {
@@ -71,7 +68,7 @@ def model_config(header: GgufHeader) -> dict[str, Any]:
     fields.must_be("attention.value_length", head_dim)
     fields.must_be("rope.dimension_count", head_dim)
     config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[fields.architecture]],
+        "architectures": [_CLASSES[fields.architecture]],
         "hidden_size": width,
         "intermediate_size": fields.whole("feed_forward_length"),
         "num_hidden_layers": fields.whole("block_count"),
@@ -180,11 +177,11 @@ class _Fields:
     def architecture(self) -> str:
         """Return llama.cpp's name of the architecture, one that is read."""
         name = self.header.metadata.get("general.architecture")
-        if not isinstance(name, str) or name not in ARCHITECTURES:
+        if not isinstance(name, str) or name not in _CLASSES:
             shown = "missing" if name is None else repr(name)[:80]
             raise ModelError(
                 f"{self.header.file}: general.architecture is {shown}; GGUF files are read of "
-                f"{', '.join(ARCHITECTURES)}: use the model's checkpoint in Hugging Face's form "
+                f"{', '.join(_CLASSES)}: use the model's checkpoint in Hugging Face's form "
                 "(config.json and *.safetensors)"
             )
         return name

@@ -22,8 +22,8 @@ from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf
 from atom.model_loader.gguf_shard import GgufShard
 from atom.model_ops.placement import Placement
-from atom.sizing.families import names_of, tensor_reader
 from atom.sizing.families.checkpoint_names import checkpoint_name
+from atom.sizing.stored_names import names_of, tensor_reader
 from atom.sizing.text_part import text_part
 
 logger = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ kv_layout) are independent of the support by this version's engine (engine_suppo
 
 from __future__ import annotations
 
+from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.drafting import (
     eagle3_problems,
@@ -15,7 +16,6 @@ from atom.sizing.drafting import (
     spread_problems,
 )
 from atom.sizing.engine_support import (
-    SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
     Unsupported,
     kv_cache_problems,
@@ -63,7 +63,6 @@ from atom.sizing.layers import (
 )
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.online_quantization import ONLINE, online_scheme
 from atom.sizing.overheads import (
     LoraRoom,
     activation_bytes,
@@ -79,18 +78,19 @@ from atom.sizing.parallelism import (
     valid_tensor_parallel_sizes,
 )
 from atom.sizing.quantization import Quantization
-from atom.sizing.quantization_scheme import QuantizationScheme
+from atom.sizing.quantization.online import ONLINE, online_scheme
+from atom.sizing.quantization.scheme import QuantizationScheme
 from atom.sizing.reproducibility import ReproducibleOptions, reproducible_problems
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.states import StateKind, StateNet
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
+    "ARCHITECTURES",
     "KV_ELEMENTS",
     "MAX_TENSOR_PARALLEL",
     "NO_SPECULATION",
     "ONLINE",
-    "SUPPORTED_ARCHITECTURES",
     "SUPPORTED_KV_DTYPES",
     "AttentionFacts",
     "CacheGroup",

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atom.sizing.families import DRAFT_FAMILIES
+from atom.sizing.architectures import ARCHITECTURES, DRAFT_FAMILIES
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
-_OWN_MTP = ("DeepseekV4ForCausalLM",)
 _AUX_LAYERS = 3
 _LEAST_LAYERS = 7  # three different ones give auxiliary hidden states
 
@@ -34,10 +33,11 @@ def spread_problems(experts_spread: bool) -> Iterator[str]:
 
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
     """Yield the reasons why a model's own layers cannot draft for it; none if they can."""
-    if facts.architecture in _OWN_MTP:
+    row = ARCHITECTURES.get(facts.architecture)
+    if row is not None and row.mtp_lacking:
         yield (
-            f"method mtp is not supported for {facts.architecture}: its layers that predict are of "
-            "a kind of their own, which transformers does not define; use method ngram"
+            f"method mtp is not supported for {facts.architecture}: {row.mtp_lacking}; use method "
+            "ngram"
         )
     elif not facts.mtp_layers:
         yield (

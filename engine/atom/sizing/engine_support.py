@@ -1,4 +1,4 @@
-"""The models that this version's engine supports: one table for engine and operator.
+"""The features of models that this version's engine supports, for engine and operator.
 
 The engine refuses an unsupported model before it loads anything, the operator before a pod exists.
 A site whose images support more architectures names them; then only sizes are checked.
@@ -9,67 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from atom.sizing.architectures import ARCHITECTURES, LACKING
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
 from atom.sizing.text_part import WRAPPERS
 
-# By the name in config.json, the models' common names, as in README and guides.
-SUPPORTED_ARCHITECTURES: dict[str, str] = {
-    "LlamaForCausalLM": "Llama 2/3",
-    "Qwen2ForCausalLM": "Qwen2/2.5",
-    "Qwen3ForCausalLM": "Qwen3",
-    "MistralForCausalLM": "Mistral",
-    "Glm4MoeForCausalLM": "GLM-4.5",
-    "GptOssForCausalLM": "gpt-oss",
-    "MiniMaxM2ForCausalLM": "MiniMax-M2",
-    "MiMoV2FlashForCausalLM": "MiMo-V2-Flash",
-    "Glm4MoeLiteForCausalLM": "GLM-4.7-Flash",
-    "GlmMoeDsaForCausalLM": "GLM-5",
-    "SeedOssForCausalLM": "Seed-OSS",
-    "SmolLM3ForCausalLM": "SmolLM3",
-    "Ernie4_5ForCausalLM": "ERNIE 4.5",
-    "Ernie4_5_MoeForCausalLM": "ERNIE 4.5 (experts)",
-    "Exaone4ForCausalLM": "EXAONE 4",
-    "Olmo3ForCausalLM": "OLMo 3",
-    "GraniteForCausalLM": "Granite 3",
-    "Phi3ForCausalLM": "Phi-3 and Phi-4",
-    "HunYuanDenseV1ForCausalLM": "Hunyuan",
-    "HunYuanMoEV1ForCausalLM": "Hunyuan (experts)",
-    "MixtralForCausalLM": "Mixtral",
-    "Qwen2MoeForCausalLM": "Qwen2-MoE",
-    "Qwen3MoeForCausalLM": "Qwen3-MoE",
-    "Qwen3NextForCausalLM": "Qwen3-Next",
-    "Qwen3_5ForCausalLM": "Qwen3.5",
-    "Qwen3_5MoeForCausalLM": "Qwen3.5 (experts)",
-    "Lfm2ForCausalLM": "LFM2",
-    "Lfm2MoeForCausalLM": "LFM2 (experts)",
-    "GraniteMoeHybridForCausalLM": "Granite 4",
-    "NemotronHForCausalLM": "Nemotron-H",
-    "KimiLinearForCausalLM": "Kimi Linear",
-    "Gemma2ForCausalLM": "Gemma 2",
-    "Gemma3ForCausalLM": "Gemma 3",
-    "Gemma4ForCausalLM": "Gemma 4",
-    "Llama4ForCausalLM": "Llama 4",
-    "DeepseekV2ForCausalLM": "DeepSeek V2",
-    "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",
-    "DeepseekV32ForCausalLM": "DeepSeek V3.2",
-    "DeepseekV4ForCausalLM": "DeepSeek V4",
-}
-# The missing features of requested architectures that transformers has.
-LACKING: dict[str, str] = {
-    "MiniMaxM3SparseForConditionalGeneration": (
-        "an indexer chooses blocks of tokens that its grouped-query heads attend to, and the "
-        "engine's indexers choose tokens for latent attention alone"
-    ),
-}
-# Whose published quantised forms are not read, and of whose matrices some are no plain products.
-PLAIN_ALONE: dict[str, str] = {
-    "DeepseekV4ForCausalLM": (
-        "its checkpoints have experts in fp4 and scales under names of their own, and it is served "
-        "from plain weights alone"
-    ),
-}
 SUPPORTED_ROPE_TYPES = (
     "default",
     "linear",
@@ -81,15 +26,6 @@ SUPPORTED_ROPE_TYPES = (
 )
 SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_WITHOUT_GATE = ("relu2",)
-# Whose hidden_act is that of more than MLPs: of convolutions, gates and experts, which know silu.
-SILU_ALONE = (
-    "Qwen3NextForCausalLM",
-    "Qwen3_5ForCausalLM",
-    "Qwen3_5MoeForCausalLM",
-    "GraniteMoeHybridForCausalLM",
-    "KimiLinearForCausalLM",
-    "DeepseekV4ForCausalLM",
-)
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_DRAFT_METHODS = ("ngram", "mtp", "eagle3")
 SUPPORTED_FORMATS = (
@@ -117,7 +53,7 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
     """
     if facts.architecture in beyond or "*" in beyond:
         return ()
-    if facts.architecture not in SUPPORTED_ARCHITECTURES:
+    if facts.architecture not in ARCHITECTURES:
         return (unsupported_architecture(facts.architecture),)
     return tuple(_forms(facts))
 
@@ -127,7 +63,7 @@ def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
     of the most similar supported one."""
     like = f": {LACKING[name]}" if name in LACKING else ""
     like += f"; the nearest that runs is {nearest}" if nearest else ""
-    supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)
+    supported, wrapped = ", ".join(ARCHITECTURES), ", ".join(WRAPPERS)
     return Unsupported(
         "architectures",
         f"architecture {name} is not supported{like}; this version of the engine runs {supported}, "
@@ -194,11 +130,12 @@ def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """Yield the settings of a supported architecture's checkpoint that the engine does not
     compute."""
-    if facts.quantization is not None and facts.architecture in PLAIN_ALONE:
+    row = ARCHITECTURES[facts.architecture]
+    if facts.quantization is not None and row.plain_alone:
         yield Unsupported(
             "quantization_config",
             f"a quantised {facts.architecture} is not supported: "
-            f"{PLAIN_ALONE[facts.architecture]}; use a checkpoint in bfloat16 without "
+            f"{row.plain_alone}; use a checkpoint in bfloat16 without "
             "quantization_config, and no --quantization",
         )
     elif facts.quantization is not None:
@@ -212,7 +149,7 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
         )
     gated = all(alike.layer.mlp.gated for alike in facts.layer_counts)
     activations = SUPPORTED_ACTIVATIONS if gated else SUPPORTED_WITHOUT_GATE
-    if facts.architecture in SILU_ALONE:
+    if row.silu_alone:
         activations = ("silu",)
     if facts.hidden_act not in activations:
         yield Unsupported(

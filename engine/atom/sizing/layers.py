@@ -1,6 +1,6 @@
 """The layers of a decoder-only model as sizes: attention with its kind of cache, and its MLP.
 
-Values only: the readers of model families (families.py) build them; weights.py and kv_layout.py
+Values only: the readers of model families (families/) build them; weights.py and kv_layout.py
 count their bytes. A model is its layers in order; if only sums matter, the distinct layers with
 their counts.
 """

@@ -1,6 +1,6 @@
 """MaskRule: the earlier tokens that a query attends to.
 
-A model's facts have the rule of each layer (families.py). Attention backends mask by the rule, the
+A model's facts have the rule of each layer (families/). Attention backends mask by the rule, the
 KV cache keeps the tokens that it can still reach, and the operator's plan counts them. Only this
 module, and kernels that are compiled for a rule, distinguish the kinds of rules; all other code
 uses the value's methods. Pure.

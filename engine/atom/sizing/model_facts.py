@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from atom.sizing.architectures import family_of
 from atom.sizing.config_fields import Config, count, element_bytes, positive
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.families import family_of
 from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.families.gemma4 import per_layer_vocab_size
-from atom.sizing.families.reading import ties_head
+from atom.sizing.families.reading import DraftHead, ties_head
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.projection import Projection
 from atom.sizing.quantization import Quantization
-from atom.sizing.quantization_config import read_quantization
-from atom.sizing.quantization_scheme import QuantizationScheme
+from atom.sizing.quantization.config import read_quantization
+from atom.sizing.quantization.scheme import QuantizationScheme
 from atom.sizing.text_part import WRAPPERS, layer_names, text_part, wrapper_of
 from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
@@ -93,15 +93,16 @@ class ModelFacts:
                 "not supported; supported: models with a layer of full attention at least",
                 field="layer_types",
             )
-        if family.mtp_layer is not None:
-            layers.append(family.mtp_layer(config))
+        if family.mtp.layer is not None:
+            layers.append(family.mtp.layer(config))
         else:
             predicting = next(layer for layer in reversed(layers) if _predicts(layer))
-            layers += count(config, family.mtp_key, default=family.mtp_default) * [predicting]
+            layers += count(config, family.mtp.key, default=family.mtp.default) * [predicting]
+        draft = family.draft
         plain = cls(
             architecture=architecture,
             hidden_size=hidden_size,
-            vocab_size=positive(config, family.vocabulary_key),
+            vocab_size=positive(config, draft.vocabulary_key if draft else "vocab_size"),
             max_position_embeddings=positive(config, "max_position_embeddings"),
             tie_word_embeddings=ties_head(family, config),
             weight_dtype_bytes=element_bytes(config),
@@ -109,14 +110,13 @@ class ModelFacts:
             mtp_layers=tuple(layers[num_layers:]),
             experts_block=block,
             rope_type=_rope_type(config),
-            hidden_act=str(config.get(family.activation_key) or family.activation),
+            hidden_act=str(config.get(family.activation.key) or family.activation.default),
             stretched_context=_stretched_context(config),
-            joined_size=family.joined_states
-            * positive(config, "target_hidden_size", default=hidden_size),
+            joined_size=_joined_size(config, draft, hidden_size),
             wrapper=wrapper or "",
-            names=tuple(family.names(config)),
-            mtp_prefix=family.mtp_prefix,
-            mtp_alias=family.mtp_alias,
+            names=tuple(family.stored.names(config)),
+            mtp_prefix=family.mtp.prefix,
+            mtp_alias=family.mtp.alias,
             per_layer_vocab_size=per_layer_vocab_size(config) if layers[0].per_layer_input else 0,
         )
         return plain if quantization is None else plain.stored_as(quantization)
@@ -217,6 +217,13 @@ def _predicts(layer: LayerFacts) -> bool:
     layer's index."""
     latent = layer.attention.latent
     return layer.attention.state is None and not (latent is not None and latent.shares_index)
+
+
+def _joined_size(config: Config, draft: DraftHead | None, hidden_size: int) -> int:
+    """Return the width of the hidden states that a draft model joins; 0 for other models."""
+    if draft is None:
+        return 0
+    return draft.joined_states * positive(config, "target_hidden_size", default=hidden_size)
 
 
 def _layer_count(config: Config) -> int:

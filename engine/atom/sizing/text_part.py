@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from atom.sizing.architectures import of_model_type
 from atom.sizing.config_fields import Config, mapping
 from atom.sizing.config_schema import checked
 from atom.sizing.errors import ModelFactsError
@@ -109,12 +110,14 @@ _LLAMA4 = {
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A multimodal class whose text part is served. name: its common name; text: the architecture
-    by the text part's model_type, the first one if there is no model_type; defaults: of the text
-    part's fields, as in transformers' class; fixed: fields that the class fixes, whatever its
-    config states; experts_block: if names of experts differ from the text part's architecture."""
+    """A multimodal class whose text part is served. label: its common name; model_type: by which a
+    config.json without `architectures` is known; text: the architecture by the text part's
+    model_type, the first one if there is no model_type; defaults: of the text part's fields, as in
+    transformers' class; fixed: fields that the class fixes, whatever its config states;
+    experts_block: if names of experts differ from the text part's architecture."""
 
-    name: str
+    label: str
+    model_type: str
     text: Mapping[str, str]
     defaults: Mapping[str, object] = field(default_factory=dict)
     fixed: Mapping[str, object] = field(default_factory=dict)
@@ -123,32 +126,36 @@ class Wrapper:
 
 WRAPPERS: dict[str, Wrapper] = {
     "Gemma3ForConditionalGeneration": Wrapper(
-        "Gemma 3", {"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3
+        "Gemma 3", "gemma3", {"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3
     ),
     "Gemma4ForConditionalGeneration": Wrapper(
-        "Gemma 4", {"gemma4_text": "Gemma4ForCausalLM"}, _GEMMA4
+        "Gemma 4", "gemma4", {"gemma4_text": "Gemma4ForCausalLM"}, _GEMMA4
     ),
     "Mistral3ForConditionalGeneration": Wrapper(
-        "Mistral Small 3", {"mistral": "MistralForCausalLM"}, _MISTRAL
+        "Mistral Small 3", "mistral3", {"mistral": "MistralForCausalLM"}, _MISTRAL
     ),
     "Qwen3VLForConditionalGeneration": Wrapper(
-        "Qwen3-VL (dense)", {"qwen3_vl_text": "Qwen3ForCausalLM"}, _QWEN3_VL
+        "Qwen3-VL (dense)", "qwen3_vl", {"qwen3_vl_text": "Qwen3ForCausalLM"}, _QWEN3_VL
     ),
     "Qwen3VLMoeForConditionalGeneration": Wrapper(
         "Qwen3-VL (experts)",
+        "qwen3_vl_moe",
         {"qwen3_vl_moe_text": "Qwen3MoeForCausalLM"},
         _QWEN3_VL_MOE,
         {"norm_topk_prob": True},
         ExpertsBlock(stacking=Stacking.SIDE_BY_SIDE),
     ),
     "Qwen3_5ForConditionalGeneration": Wrapper(
-        "Qwen3.5", {"qwen3_5_text": "Qwen3_5ForCausalLM"}, _QWEN3_5
+        "Qwen3.5", "qwen3_5", {"qwen3_5_text": "Qwen3_5ForCausalLM"}, _QWEN3_5
     ),
     "Qwen3_5MoeForConditionalGeneration": Wrapper(
-        "Qwen3.5 (experts)", {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}, _QWEN3_5_MOE
+        "Qwen3.5 (experts)",
+        "qwen3_5_moe",
+        {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
+        _QWEN3_5_MOE,
     ),
     "Llama4ForConditionalGeneration": Wrapper(
-        "Llama 4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
+        "Llama 4", "llama4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
     ),
 }
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
@@ -169,66 +176,16 @@ _OTHER_PARTS = (
 )
 
 
-# If config.json names no architecture: transformers' class for its model_type.
-ARCHITECTURES: dict[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mistral3": "Mistral3ForConditionalGeneration",
-    "mixtral": "MixtralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "qwen3_next": "Qwen3NextForCausalLM",
-    "qwen3_5_text": "Qwen3_5ForCausalLM",
-    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
-    "qwen3_5": "Qwen3_5ForConditionalGeneration",
-    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
-    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
-    "nemotron_h": "NemotronHForCausalLM",
-    "kimi_linear": "KimiLinearForCausalLM",
-    "lfm2": "Lfm2ForCausalLM",
-    "lfm2_moe": "Lfm2MoeForCausalLM",
-    "qwen3_vl": "Qwen3VLForConditionalGeneration",
-    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
-    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
-    "minimax_m2": "MiniMaxM2ForCausalLM",
-    "mimo_v2_flash": "MiMoV2FlashForCausalLM",
-    "seed_oss": "SeedOssForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "ernie4_5": "Ernie4_5ForCausalLM",
-    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
-    "exaone4": "Exaone4ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
-    "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gemma3": "Gemma3ForConditionalGeneration",
-    "gemma4_text": "Gemma4ForCausalLM",
-    "gemma4": "Gemma4ForConditionalGeneration",
-    "llama4_text": "Llama4ForCausalLM",
-    "llama4": "Llama4ForConditionalGeneration",
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "deepseek_v32": "DeepseekV32ForCausalLM",
-    "deepseek_v4": "DeepseekV4ForCausalLM",
-}
-
-
 def architectures_of(config: Config) -> object:
     """Return the value of `architectures`; if it is null, empty or absent, the architecture of
     `model_type`."""
     named = config.get("architectures")
     kind = config.get("model_type")
-    if not named and isinstance(kind, str) and kind in ARCHITECTURES:
-        return [ARCHITECTURES[kind]]
-    return named
+    if named or not isinstance(kind, str):
+        return named
+    wrapper = next((name for name, each in WRAPPERS.items() if each.model_type == kind), None)
+    found = wrapper or of_model_type(kind)
+    return named if found is None else [found]
 
 
 def wrapper_of(config: Config) -> str | None:

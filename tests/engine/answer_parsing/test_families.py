@@ -17,7 +17,7 @@ from atom.answer_parsing import (
 from atom.answer_parsing.reasoning_parser import ReasoningStart, reasoning_start
 from atom.chat_template import ChatTemplate
 from atom.message_shape import TemplateSigns
-from atom.sizing import SUPPORTED_ARCHITECTURES
+from atom.sizing import ARCHITECTURES
 from tests.engine.answer_parsing.pieces import events_of
 
 TEMPLATES = Path(__file__).parents[1] / "unit" / "chat_templates"
@@ -164,7 +164,7 @@ MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_templates_of_every_model_tell_their_parsers(architecture: str) -> None:
     template, found = MARKUP[architecture]
     signs = signs_of(template) if "messages" in template else telling(template)

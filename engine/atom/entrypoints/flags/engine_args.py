@@ -38,7 +38,7 @@ from atom.errors import ConfigError
 from atom.kv_events_config import kv_events_config
 from atom.lora_config import DEFAULT_RANK, LoraConfig, LoraFlags, lora_config
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
-from atom.sizing.online_quantization import ONLINE_NAMES
+from atom.sizing.quantization.online import ONLINE_NAMES
 from atom.speculative_config import speculative_config
 
 logger = logging.getLogger(__name__)

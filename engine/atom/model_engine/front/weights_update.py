@@ -19,7 +19,7 @@ from atom.config_values import ModelConfig, OpenRequestsMode
 from atom.end_tokens import end_token_ids
 from atom.errors import ModelError, RequestError
 from atom.pooling_config import as_causal_model
-from atom.sizing.engine_support import SUPPORTED_ARCHITECTURES
+from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.text_part import text_part
 
 # Fields of a config.json without effect on the computation here.
@@ -53,7 +53,7 @@ def find_update(
         checkpoint = open_checkpoint(path)
         config = checkpoint.config
         if model.pooling is not None:
-            config = as_causal_model(config, frozenset(SUPPORTED_ARCHITECTURES))
+            config = as_causal_model(config, frozenset(ARCHITECTURES))
         differences = list(_differences(model.hf_config, text_part(config)))
         ends = {each for each in end_token_ids(checkpoint) if 0 <= each < model.vocab_size}
         if not differences and ends != set(model.eos_token_ids):

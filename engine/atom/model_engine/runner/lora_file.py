@@ -20,7 +20,7 @@ from atom.lora_checkpoint import WEIGHTS_FILE, AdapterConfig
 from atom.model_ops.linear import LoraPart
 from atom.model_ops.moe.stacked_linear import LoraStack
 from atom.model_ops.placement import in_order
-from atom.sizing.families import has_turned_experts, module_reader
+from atom.sizing.stored_names import has_turned_experts, module_reader
 
 _PREFIX = "base_model.model."
 _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")

@@ -6,6 +6,7 @@ defaults.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,44 +34,78 @@ def plain_fields(config: Config) -> Config:
     return config
 
 
+class Head(enum.Enum):
+    """The relation of the head's matrix to the embedding's."""
+
+    UNTIED_BY_DEFAULT = enum.auto()  # unless config.json states otherwise
+    TIED_BY_DEFAULT = enum.auto()  # unless config.json states otherwise
+    NEVER_TIED = enum.auto()  # whatever config.json states
+
+
 @dataclass(frozen=True, slots=True)
-class Family:
-    """The readers and names of a family. `tied`: the head is the embedding unless config.json
-    states otherwise; not `ties`: the head is never the embedding, whatever config.json states.
+class ActivationField:
+    """The key of config.json that names the activation, and the name if it is absent."""
 
-    - `joined_states`: hidden states of the target model that a draft model joins into its own.
-    - `fields`: renames the fields of a config.json to the usual names.
-    - `names`: of a checkpoint's parts that differ from the engine's; `modules`: of transformers'
-      modules that differ from the checkpoint's; `turned_experts`: transformers' matrices of all
-      experts have inputs first, which PEFT does not know.
-    - `mtp_key`: of config.json, the number of layers that predict further tokens, and `mtp_default`
-      if it is absent; `mtp_prefix`: the prefix of their names, "" if their numbers continue the
-      model's. `mtp_layer`: reads the first of these layers if it differs from the model's last, and
-      is the only one that drafts; `mtp_alias`: its name in lists of unquantised modules.
-    """
+    key: str = "hidden_act"
+    default: str = "silu"
 
-    layer: ReadLayer
-    tied: bool = False
-    ties: bool = True
-    experts_block: ExpertsBlock = PLAIN_BLOCK
-    activation_key: str = "hidden_act"
-    activation: str = "silu"
-    vocabulary_key: str = "vocab_size"
-    joined_states: int = 0
-    fields: Callable[[Config], Config] = plain_fields
+
+@dataclass(frozen=True, slots=True)
+class DraftHead:
+    """The differences of a model that only drafts. vocabulary_key: of config.json; joined_states:
+    hidden states of the target model that it joins into its own."""
+
+    vocabulary_key: str
+    joined_states: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNames:
+    """Names of a checkpoint that differ from the engine's. modules: of transformers' modules that
+    differ from the checkpoint's; turned_experts: transformers' matrices of all experts have inputs
+    first, which PEFT does not know."""
+
     names: Callable[[Config], NamePairs] = plain_names
     modules: NamePairs = ()
     turned_experts: bool = False
-    mtp_key: str = "num_nextn_predict_layers"
-    mtp_default: int = 0
-    mtp_prefix: str = ""
-    mtp_layer: Callable[[Config], LayerFacts] | None = None
-    mtp_alias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MtpLayers:
+    """The layers that predict further tokens. key: their number in config.json, and default if it
+    is absent; prefix: of their names, "" if their numbers continue the model's; layer: reads the
+    first of them if it differs from the model's last, and is the only one that drafts; alias: its
+    name in lists of unquantised modules."""
+
+    key: str = "num_nextn_predict_layers"
+    default: int = 0
+    prefix: str = ""
+    layer: Callable[[Config], LayerFacts] | None = None
+    alias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The readers and names of a family. `layer` reads layer i; `fields` renames the fields of a
+    config.json to the usual names; `experts_block`: the experts' module in a checkpoint; `draft`:
+    of a model that only drafts, None for other models."""
+
+    layer: ReadLayer
+    head: Head = Head.UNTIED_BY_DEFAULT
+    experts_block: ExpertsBlock = PLAIN_BLOCK
+    activation: ActivationField = ActivationField()
+    fields: Callable[[Config], Config] = plain_fields
+    stored: StoredNames = StoredNames()
+    mtp: MtpLayers = MtpLayers()
+    draft: DraftHead | None = None
 
 
 def ties_head(family: Family, config: Config) -> bool:
     """Return whether the head is the embedding by the config.json of a family's decoder."""
-    return family.ties and flag(family.fields(config), "tie_word_embeddings", default=family.tied)
+    if family.head is Head.NEVER_TIED:
+        return False
+    default = family.head is Head.TIED_BY_DEFAULT
+    return flag(family.fields(config), "tie_word_embeddings", default=default)
 
 
 def grouped(

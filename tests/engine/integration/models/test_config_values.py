@@ -18,10 +18,9 @@ from atom.errors import ConfigError, ModelError
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
 from atom.models.registry import build_model, model_spec
+from atom.sizing.architectures import ARCHITECTURES, family_of
 from atom.sizing.config_schema import FIELDS, ROPE_FIELDS, Flag, ListOf, Number, Text, Whole
-from atom.sizing.families import family_of
 from atom.sizing.families.reading import Family
-from atom.sizing.text_part import ARCHITECTURES, WRAPPERS
 from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
@@ -193,8 +192,8 @@ def test_model_types_are_those_of_transformers() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     theirs = dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    for kind, name in ARCHITECTURES.items():
-        assert name in WRAPPERS or theirs[kind] == name, kind
+    for name, row in ARCHITECTURES.items():
+        assert theirs[row.model_type] == name
 
 
 @pytest.mark.parametrize("value", [5, "x", [], True])

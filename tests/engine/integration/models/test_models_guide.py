@@ -12,8 +12,7 @@ import pytest
 import torch
 import transformers
 
-from atom.models import registry
-from atom.sizing import config_fields, engine_support, families, layers
+from atom.sizing import architectures, config_fields, layers
 from atom.sizing.families import reading
 from tests.engine.integration.models.test_model_parity import NEW_TOKENS, oracle
 from tests.support.engine_core.core_driver import CoreDriver
@@ -25,15 +24,14 @@ NAME = "ExampleForCausalLM"
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, family = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    monkeypatch.setitem(families.FAMILIES, NAME, families.FAMILIES["MixtralForCausalLM"])
-    exec(facts, reading.__dict__ | layers.__dict__ | config_fields.__dict__ | families.__dict__)
+    """Add the model as the guide states it: a function, a file, and one row of the table."""
+    facts, family, row = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    names = reading.__dict__ | layers.__dict__ | config_fields.__dict__ | architectures.__dict__
+    exec(facts, names)
     module = ModuleType("atom.models.example")
     exec(family, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(registry.support_model_arch_dict, NAME, module.__name__)
-    names = (*engine_support.SUPPORTED_ARCHITECTURES, NAME)
-    monkeypatch.setattr(engine_support, "SUPPORTED_ARCHITECTURES", names)
+    monkeypatch.setitem(architectures.ARCHITECTURES, NAME, eval(row, names))
 
 
 @pytest.mark.usefixtures("added")
@@ -44,7 +42,9 @@ def test_the_model_of_the_guide_runs(tmp_path: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     config = folder / "config.json"
     content = json.loads(config.read_text())
-    config.write_text(json.dumps({**content, "architectures": [NAME]}))
+    # Of the model_type alone: a row also names the class of a config.json without architectures.
+    content |= {"architectures": None, "model_type": "example"}
+    config.write_text(json.dumps(content))
     driver = CoreDriver(str(folder))
     (tokens,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True)
     assert tokens == oracle(model, prompt)

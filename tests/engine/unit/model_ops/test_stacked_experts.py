@@ -13,8 +13,8 @@ from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.sizing.layers import Stacking
-from atom.sizing.online_quantization import ONLINE
 from atom.sizing.projection import Projection, Split
+from atom.sizing.quantization.online import ONLINE
 from tests.engine.ops.inputs import FLOAT32
 
 _GATE = Projection(name="mlp.experts.0.gate_proj", rows=8, columns=6, split=Split.OUTPUTS, copies=3)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from atom.sizing import ModelFacts, UnknownFamilyError, unsupported
+from atom.sizing.architectures import LACKING
 from atom.sizing.drafting import mtp_problems
-from atom.sizing.engine_support import LACKING, unsupported_architecture
+from atom.sizing.engine_support import unsupported_architecture
 
 GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "sizing.md"
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from atom.sizing import SUPPORTED_ARCHITECTURES, ModelFacts, UnknownFamilyError
-from atom.sizing.families import FAMILIES
+from atom.sizing import ModelFacts, UnknownFamilyError
+from atom.sizing.architectures import ARCHITECTURES, families
 from atom.sizing.families.nearest_family import nearest
 
 QWEN = {
@@ -46,15 +46,15 @@ CHANGES = {
 
 CHANGED = {
     change(architecture): architecture
-    for architecture in SUPPORTED_ARCHITECTURES
+    for architecture in ARCHITECTURES
     for change in CHANGES.values()
-    if change(architecture) not in FAMILIES
+    if change(architecture) not in ARCHITECTURES
 }
 
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_name_that_is_changed_a_little_is_like_what_it_was(name: str) -> None:
-    found = nearest(name, {}, FAMILIES)
+    found = nearest(name, {}, families())
     assert found is not None
     assert found.by == "name"
     assert letters(found.architecture) == letters(CHANGED[name])
@@ -77,7 +77,7 @@ def test_of_generations_the_next_is_named(name: str, expected: str) -> None:
 
 
 def test_a_model_type_counts_as_a_name() -> None:
-    found = nearest("OursForCausalLM", {"model_type": "seed_oss"}, FAMILIES)
+    found = nearest("OursForCausalLM", {"model_type": "seed_oss"}, families())
     assert found is not None
     assert found.architecture == "SeedOssForCausalLM"
 
@@ -85,12 +85,14 @@ def test_a_model_type_counts_as_a_name() -> None:
 def test_a_name_like_no_other_is_told_by_its_keys() -> None:
     keys = {**QWEN, "architectures": ["OursForCausalLM"], "mlp_bias": False}
     del keys["use_sliding_window"]
-    found = nearest("OursForCausalLM", keys, FAMILIES)
+    found = nearest("OursForCausalLM", keys, families())
     assert found is not None
     assert (found.architecture, found.by) == ("LlamaForCausalLM", "the keys of config.json")
 
 
 def test_what_is_like_nothing_names_nothing() -> None:
-    assert nearest("MambaForCausalLM", {"model_type": "mamba", "hidden_size": 8}, FAMILIES) is None
+    assert (
+        nearest("MambaForCausalLM", {"model_type": "mamba", "hidden_size": 8}, families()) is None
+    )
     with pytest.raises(UnknownFamilyError, match=r"'MambaForCausalLM' cannot be sized; known"):
         ModelFacts.from_hf_config({"architectures": ["MambaForCausalLM"], "hidden_size": 8})

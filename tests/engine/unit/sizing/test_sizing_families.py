@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atom.sizing import CacheKind, ModelFacts, ModelFactsError
-from atom.sizing.families import FAMILIES
+from atom.sizing.architectures import ARCHITECTURES
 from tests.support.models.parameter_count import parameter_count
 
 COMMON: dict[str, Any] = {
@@ -444,4 +444,4 @@ def test_experts_of_each_layer_are_said_for_all_layers() -> None:
 
 def test_every_family_is_compared() -> None:
     compared = {f"{prefix.removesuffix('Text')}ForCausalLM" for prefix, _ in CASES.values()}
-    assert compared == set(FAMILIES)
+    assert compared == set(ARCHITECTURES)

@@ -37,9 +37,9 @@ from atom.sizing import (
     valid_tensor_parallel_sizes,
 )
 from atom.sizing.mask_rule import sliding_window
-from atom.sizing.online_quantization import ONLINE
-from atom.sizing.quantization_config import read_quantization
-from atom.sizing.quantization_scheme import QuantizationScheme
+from atom.sizing.quantization.config import read_quantization
+from atom.sizing.quantization.online import ONLINE
+from atom.sizing.quantization.scheme import QuantizationScheme
 from atom.sizing.weights import Sharding
 
 LLAMA_70B = ModelFacts(

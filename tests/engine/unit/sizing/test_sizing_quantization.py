@@ -8,8 +8,8 @@ import pytest
 
 from atom.sizing import ModelFacts, Sharding
 from atom.sizing.quantization import Quantization
-from atom.sizing.quantization_config import read_quantization
-from atom.sizing.quantization_scheme import QuantizationScheme
+from atom.sizing.quantization.config import read_quantization
+from atom.sizing.quantization.scheme import QuantizationScheme
 
 
 def scheme(**section: Any) -> QuantizationScheme:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from atom.sizing import SUPPORTED_ARCHITECTURES, unsupported
+from atom.sizing import ARCHITECTURES, unsupported
 from atom_operator.__main__ import main
 from atom_operator.children.engine_container import engine_args, engine_container
 from atom_operator.domain import FieldProblem, Owner, Plan
@@ -63,7 +63,7 @@ def test_every_model_of_the_catalogue_is_run_or_refused_by_name(source: str) -> 
     for problem, reason in zip(found, reasons, strict=True):
         assert reason.message in problem.message
         assert "engine.architectures" in problem.message
-    if facts.architecture not in SUPPORTED_ARCHITECTURES:
+    if facts.architecture not in ARCHITECTURES:
         assert facts.architecture in found[0].message
     able = Site(engine_architectures=(facts.architecture,))
     assert plan(able, **changes).capacity.fits == "True"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.quantization import MXFP4_GROUP, SCALE_BYTES, Element, Quantization
-from atom.sizing.quantization_scheme import FormatRule, NameMatch, QuantizationScheme
+from atom.sizing.quantization.format import MXFP4_GROUP, SCALE_BYTES, Element, Quantization
+from atom.sizing.quantization.scheme import FormatRule, NameMatch, QuantizationScheme
 
 _FP8_BLOCKS = Quantization(
     method="online",

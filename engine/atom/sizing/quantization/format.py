@@ -1,7 +1,7 @@
 """One format of quantised matrices, and the bytes that a matrix has in it.
 
-quantization_config.py reads a format from a checkpoint's config.json; online_quantization.py makes
-one from an option. quantization_scheme.py assigns formats to matrices. This module does not know
+config.py reads a format from a checkpoint's config.json; online.py makes
+one from an option. scheme.py assigns formats to matrices. This module does not know
 whether an engine computes with a format.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, mapping, positive, texts
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.quantization import (
+from atom.sizing.quantization.format import (
     GROUP_SCALE_BYTES,
     MXFP4_GROUP,
     SCALE_BYTES,
@@ -22,7 +22,7 @@ from atom.sizing.quantization import (
     Granularity,
     Quantization,
 )
-from atom.sizing.quantization_scheme import FormatRule, NameMatch, QuantizationScheme
+from atom.sizing.quantization.scheme import FormatRule, NameMatch, QuantizationScheme
 
 _KNOWN = "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, quark, modelopt (FP8), mxfp4"
 _PACKED, _MXFP4_PACKED = "pack-quantized", "mxfp4-pack-quantized"

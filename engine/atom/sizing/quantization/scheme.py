@@ -1,8 +1,8 @@
 """QuantizationScheme: the format in which each of a model's matrices is stored.
 
 A checkpoint has a default and rules by module name, of which the first match applies; each writer
-of checkpoints has its own way of naming modules (`NameMatch`). Pure. quantization_config.py reads
-schemes from a config.json, online_quantization.py from the command line; model_facts.py looks up
+of checkpoints has its own way of naming modules (`NameMatch`). Pure. config.py reads
+schemes from a config.json, online.py from the command line; model_facts.py looks up
 each matrix of each layer once.
 """
 
@@ -21,7 +21,7 @@ from atom.bounded_input.name_patterns import (
     glob_pattern,
 )
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.quantization import Quantization
+from atom.sizing.quantization.format import Quantization
 
 _MOST_RULES = 4096  # a hostile config.json must not stop a start
 _STARS = re.compile(r"[*?\[]")
