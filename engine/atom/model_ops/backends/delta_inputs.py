@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.backends.state_rows import TokenInputs
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 
@@ -17,7 +18,7 @@ _EPS = 1e-6  # of the length of a query or key
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaInputs:
+class DeltaInputs(TokenInputs):
     """Tokens of a delta rule in float32, by value head: q, k [T, Hv, Dk], v [T, Hv, Dv]; beta,
     log_decay [T, Hv, 1], or [T, Hv, Dk] where each channel forgets by itself."""
 
@@ -26,16 +27,6 @@ class DeltaInputs:
     v: torch.Tensor
     beta: torch.Tensor
     log_decay: torch.Tensor
-
-    def of(self, tokens: slice) -> DeltaInputs:
-        """Take some of the tokens."""
-        return DeltaInputs(
-            self.q[tokens],
-            self.k[tokens],
-            self.v[tokens],
-            self.beta[tokens],
-            self.log_decay[tokens],
-        )
 
 
 def delta_inputs(tokens: DeltaTokens, shape: DeltaShape, weight: DeltaWeight) -> DeltaInputs:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.backends.state_rows import TokenInputs
 from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.sizing.states import SsdShape
 
 
 @dataclass(frozen=True, slots=True)
-class SsdInputs:
+class SsdInputs(TokenInputs):
     """Tokens in float32, by value head: q, k [T, Hv, Dk]; learnt, the share of a value that is
     taken in, and passed, the share that bypasses the state, [T, Hv, Dv]; log_decay [T, Hv]."""
 
@@ -24,16 +25,6 @@ class SsdInputs:
     learnt: torch.Tensor
     passed: torch.Tensor
     log_decay: torch.Tensor
-
-    def of(self, tokens: slice) -> SsdInputs:
-        """Take some of the tokens."""
-        return SsdInputs(
-            self.q[tokens],
-            self.k[tokens],
-            self.learnt[tokens],
-            self.passed[tokens],
-            self.log_decay[tokens],
-        )
 
 
 def ssd_inputs(tokens: SsdTokens, shape: SsdShape, weight: SsdWeight) -> SsdInputs:

@@ -1,12 +1,19 @@
-"""States of a step's rows, as every PyTorch backend looks them up in their slots."""
+"""States of a step's rows, as every PyTorch backend reads and passes them on.
+
+Called by the backends' delta_net.py, state_space_dual.py and short_convolution.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 
+from atom.model_ops.linear_attention import ConvWeight
 from atom.utils.forward_context import AttentionMetaData
 
 
@@ -55,7 +62,65 @@ def single_decodes(step: AttentionMetaData) -> int:
     return step.num_decodes if step.num_kept is None else 0
 
 
-def chunks(tokens: slice, size: int) -> Iterator[slice]:
-    """Cut a row's tokens into as many at a time, the last fewer."""
-    for first in range(tokens.start, tokens.stop, size):
-        yield slice(first, min(first + size, tokens.stop))
+@dataclass(frozen=True, slots=True)
+class TokenInputs:
+    """Base of the inputs of a rule: tensors whose first dimension is the tokens."""
+
+    def of(self, tokens: slice) -> Self:
+        """Take some of the tokens."""
+        return type(self)(*(getattr(self, each.name)[tokens] for each in fields(self)))
+
+
+Inputs = TypeVar("Inputs", bound=TokenInputs)
+# Inputs of some tokens of a row, and the state before them → their answers, and the state after.
+Rule = Callable[[Inputs, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def pass_states(
+    inputs: Inputs,
+    states: torch.Tensor,
+    out: torch.Tensor,
+    step: AttentionMetaData,
+    rule: Rule[Inputs],
+    *,
+    size: int = sys.maxsize,
+    decode: Rule[Inputs] | None = None,
+) -> None:
+    """Compute each row's answers by a rule, into out [T, ..], and store its state after the kept
+    tokens. size: the most tokens that the rule takes at once; decode: the rule of all rows of one
+    token together."""
+    first = single_decodes(step) if decode else 0
+    if decode and first and step.slots is not None:
+        rows = slice(0, first)
+        before = states_before(states, step, rows)
+        out[rows], states[step.slots[rows]] = decode(inputs.of(rows), before)
+    for row in state_rows(step, first):
+        state = states_before(states, step, slice(row.index, row.index + 1))[0]
+        for tokens in (row.kept, row.rest):
+            for start in range(tokens.start, tokens.stop, size):
+                own = slice(start, min(start + size, tokens.stop))
+                out[own], state = rule(inputs.of(own), state)
+            if tokens is row.kept:
+                states[row.slot] = state
+
+
+def convolve_rows(
+    x: torch.Tensor,
+    weight: ConvWeight,
+    tails: torch.Tensor,
+    step: AttentionMetaData,
+    out: torch.Tensor,
+    *,
+    first: int = 0,
+) -> None:
+    """Convolve each row's tokens from the row `first` on, into out [T, C], and store its tail after
+    the kept tokens."""
+    taps = weight.taps.float()[:, None]
+    bias = None if weight.bias is None else weight.bias.float()
+    for row in state_rows(step, first):
+        tail = states_before(tails, step, slice(row.index, row.index + 1))[0]
+        seen = torch.cat((tail, x[row.own].t().float()), dim=1)  # [C, W - 1 + tokens]
+        mixed = F.conv1d(seen[None], taps, bias, groups=len(taps))[0]
+        out[row.own] = (F.silu(mixed) if weight.has_silu else mixed).t().to(x.dtype)
+        kept = row.kept.stop - row.kept.start
+        tails[row.slot] = seen[:, kept : kept + tails.shape[2]]

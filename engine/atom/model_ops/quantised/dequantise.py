@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 
 from atom.model_ops.quantised.codes import exponent_scales, fp4_values, unpack_pairs
 from atom.model_ops.quantised.mxfp4_interleaved import in_rows
@@ -40,6 +41,18 @@ def expanded(w: LinearWeight) -> LinearWeight:
     if w.scales is None:
         return w
     return replace(w, data=plain(w, w.scales.dtype), scales=None)
+
+
+def prepare_for_cpu(w: LinearWeight) -> LinearWeight:
+    """Prepare a matrix of the CPU's backends: plain, with inputs outermost. A product of few rows
+    then needs no rearranged copy of the matrix, which is a large part of a decode step's cost."""
+    w = expanded(w)
+    return replace(w, data=w.data.mT.contiguous().mT)
+
+
+def multiply(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    """Multiply rows x [T, in] by torch's library."""
+    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def _values(data: torch.Tensor, scales: Scales) -> torch.Tensor:

@@ -23,6 +23,7 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.native_cpu import attention, dense
 from atom.model_ops.backends.native_cpu.library import KERNELS, why_not
 from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
+from atom.model_ops.quantised.dequantise import prepare_for_cpu
 from atom.model_ops.values import (
     Activation,
     AttentionShape,
@@ -165,7 +166,7 @@ def test_a_backend_by_name_that_cannot_compute_an_operation_is_refused(kernels: 
 @pytest.mark.parametrize(("inputs", "outputs"), [(256, 512), (300, 77), (513, 64), (7, 130)])
 def test_products_of_any_size(kernels: None, rows: int, inputs: int, outputs: int) -> None:
     x, bias = torch.randn(rows, inputs), torch.randn(outputs)
-    w = dense.prepare_linear(LinearWeight(torch.randn(outputs, inputs), bias))
+    w = prepare_for_cpu(LinearWeight(torch.randn(outputs, inputs), bias))
     expected = F.linear(x.double(), w.data.double(), bias.double())
     assert_rows_agree(dense.linear(x, w), expected, torch.float32)
 
@@ -201,7 +202,7 @@ def more_threads_than_cores() -> Iterator[None]:
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """In hundreds of short loops: an identity times two, whose sums have one term."""
-    w = dense.prepare_linear(LinearWeight(2 * torch.eye(x.shape[1])))
+    w = prepare_for_cpu(LinearWeight(2 * torch.eye(x.shape[1])))
     for _ in range(300):
         assert torch.equal(dense.linear(x, w), 2 * x)
     return 2 * x
@@ -225,7 +226,7 @@ def test_callers_at_the_same_time_do_not_disturb_each_other(
 def test_a_forked_process_computes_with_threads_of_its_own(
     kernels: None, more_threads_than_cores: None
 ) -> None:
-    x, w = torch.randn(40, 400), dense.prepare_linear(LinearWeight(torch.eye(400)))
+    x, w = torch.randn(40, 400), prepare_for_cpu(LinearWeight(torch.eye(400)))
     dense.linear(x, w)
     child = os.fork()
     if child == 0:  # torch's own threads do not survive a fork: none of its loops here

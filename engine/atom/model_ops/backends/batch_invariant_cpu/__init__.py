@@ -17,6 +17,7 @@ from atom.model_ops.backends.native_cpu.library import why_not
 from atom.model_ops.backends.torch_cpu import ngram_drafts
 from atom.model_ops.backends.torch_ref import decode_state, drafting, token_mask
 from atom.model_ops.backends.torch_ref.dense import embedding
+from atom.model_ops.quantised.dequantise import prepare_for_cpu
 from atom.model_ops.tree_sums import join_by_tree
 
 
@@ -26,8 +27,8 @@ def backend() -> Backend:
         name="batch_invariant_cpu",
         operations={
             "embedding": embedding,
-            "prepare_linear": dense.prepare_linear,
-            "prepare_experts": dense.prepare_linear,
+            "prepare_linear": prepare_for_cpu,
+            "prepare_experts": prepare_for_cpu,
             "linear": linear.linear,
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,

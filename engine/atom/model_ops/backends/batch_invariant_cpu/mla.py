@@ -7,8 +7,7 @@ import torch
 
 from atom.model_ops.backends.native_cpu.attention import attend_query_by_query
 from atom.model_ops.backends.native_cpu.dense import product, rms_norm
-from atom.model_ops.backends.torch_cpu.rope_store import rotate
-from atom.model_ops.quantised.cached_latents import store_entries
+from atom.model_ops.backends.torch_cpu.mla import rotate_and_store
 from atom.model_ops.values import (
     AttentionShape,
     LatentCache,
@@ -29,13 +28,9 @@ def mla_rope_store(
     slot_mapping: torch.Tensor,
 ) -> LatentTokens:
     assert rotary.k_norm is not None
-    cos_sin = rotary.cos_sin.index_select(0, rotary.positions)
-    turning = tokens.q[..., shape.nope_dim :]
-    turning.copy_(rotate(turning, cos_sin))
-    latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=1)
+    latent = tokens.entries[:, : shape.kv_rank]
     latent.copy_(rms_norm(latent.contiguous(), rotary.k_norm))
-    key.copy_(rotate(key.unsqueeze(1), cos_sin).squeeze(1))
-    return LatentTokens(tokens.q, store_entries(cache, tokens.entries, slot_mapping))
+    return rotate_and_store(tokens, shape, rotary, cache, slot_mapping)
 
 
 def mla_attention(

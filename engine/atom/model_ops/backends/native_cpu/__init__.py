@@ -15,6 +15,7 @@ from atom.model_ops.backends.grouped_experts import grouped_experts
 from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.quantised.dequantise import prepare_for_cpu
 from atom.model_ops.values import Activation
 
 
@@ -23,8 +24,8 @@ def backend() -> Backend:
     return Backend(
         name="native_cpu",
         operations={
-            "prepare_linear": dense.prepare_linear,
-            "prepare_experts": dense.prepare_linear,
+            "prepare_linear": prepare_for_cpu,
+            "prepare_experts": prepare_for_cpu,
             "linear": dense.linear,
             "norm_linear": dense.norm_linear,
             "norm_gated_linear": dense.norm_gated_linear,

@@ -6,31 +6,21 @@ torch multiplies more rows than `_MOST_ROWS`, for which its library is as fast
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
-import torch.nn.functional as F
 
 from atom.model_ops.backends.native_cpu.library import (
     floats,
     library,
     optional_floats,
 )
-from atom.model_ops.quantised.dequantise import expanded, plain
+from atom.model_ops.quantised.dequantise import multiply
 from atom.model_ops.values import Activation, Gating, LinearWeight, NormWeight, Pending, Stream
 
 _MOST_ROWS = 256
 
 
-def prepare_linear(w: LinearWeight) -> LinearWeight:
-    """Prepare a plain matrix with inputs outermost: a product of few rows then reads contiguous
-    memory."""
-    w = expanded(w)
-    return replace(w, data=w.data.mT.contiguous().mT)
-
-
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    return product(x, w) if _is_ours(x, w) else _library_product(x, w)
+    return product(x, w) if _is_ours(x, w) else multiply(x, w)
 
 
 def product(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -65,7 +55,7 @@ def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
 def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
     settled = Stream(stream.residual)
     if not _is_ours(stream.residual, w):
-        return _library_product(_normalize(stream, norm), w), settled
+        return multiply(_normalize(stream, norm), w), settled
     return _norm_linear(stream, norm, w, None), settled
 
 
@@ -74,7 +64,7 @@ def norm_gated_linear(
 ) -> tuple[torch.Tensor, Stream]:
     settled = Stream(stream.residual)
     if not _is_ours(stream.residual, w):
-        gate_up = _library_product(_normalize(stream, norm), w)
+        gate_up = multiply(_normalize(stream, norm), w)
         return act_and_mul(gate_up, activation), settled
     gated = torch.empty(stream.residual.shape[0], w.outputs // 2)
     _norm_linear(stream, norm, w, gated)
@@ -125,10 +115,6 @@ def _is_ours(x: torch.Tensor, w: LinearWeight) -> bool:
         and w.data.stride() == (1, w.outputs)
         and w.data.dtype is torch.float32
     )
-
-
-def _library_product(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def _bias(w: LinearWeight) -> int | None:

@@ -21,19 +21,20 @@ from atom.model_ops.backends.torch_cpu import (
     short_convolution,
     state_space_dual,
 )
+from atom.model_ops.quantised.dequantise import multiply, prepare_for_cpu
 
 
 def backend() -> Backend:
     return Backend(
         name="torch_cpu",
         operations={
-            "prepare_linear": dense.prepare_linear,
-            "prepare_experts": dense.prepare_linear,
+            "prepare_linear": prepare_for_cpu,
+            "prepare_experts": prepare_for_cpu,
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,
-            "route": router(dense.linear),
-            "experts": grouped_experts(dense.linear, dense.act_and_mul),
+            "route": router(multiply),
+            "experts": grouped_experts(multiply, dense.act_and_mul),
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "mla_rope_store": mla.mla_rope_store,

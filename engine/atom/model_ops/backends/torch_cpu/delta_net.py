@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs
-from atom.model_ops.backends.state_rows import chunks, single_decodes, state_rows, states_before
+from atom.model_ops.backends.state_rows import pass_states
 from atom.model_ops.backends.torch_cpu.decayed_scores import decayed_scores
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
@@ -27,21 +27,10 @@ def gated_delta_rule(
     states: torch.Tensor,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    assert step.slots is not None
-    inputs, decodes = delta_inputs(tokens, shape, weight), single_decodes(step)
+    inputs = delta_inputs(tokens, shape, weight)
     out = torch.empty_like(inputs.v)
-    if decodes:
-        rows = slice(0, decodes)
-        before = states_before(states, step, rows)
-        out[rows], states[step.slots[rows]] = _decode(inputs.of(rows), before)
     chunk = _CHUNK_OF_CHANNELS if shape.channel_gates else _CHUNK
-    for row in state_rows(step, decodes):
-        state = states_before(states, step, slice(row.index, row.index + 1))[0]
-        for own in chunks(row.kept, chunk):
-            out[own], state = _chunk(inputs.of(own), state)
-        states[row.slot] = state
-        for own in chunks(row.rest, chunk):
-            out[own], state = _chunk(inputs.of(own), state)
+    pass_states(inputs, states, out, step, _chunk, size=chunk, decode=_decode)
     return out.to(tokens.qkv.dtype)
 
 

@@ -1,34 +1,19 @@
-"""Norms and activation with few temporaries, and matrices in the order that products want."""
+"""Norms and activation with few temporaries."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.quantised.dequantise import expanded, plain
 from atom.model_ops.values import (
     Activation,
     ClampedSiLU,
     ClampedSwiGLU,
     Gating,
-    LinearWeight,
     NormWeight,
     Pending,
     Stream,
 )
-
-
-def prepare_linear(w: LinearWeight) -> LinearWeight:
-    """Prepare a plain matrix with inputs outermost: a product of few rows then needs no rearranged
-    copy of the matrix, which is a large part of the cost of a decode step's products."""
-    w = expanded(w)
-    return replace(w, data=w.data.mT.contiguous().mT)
-
-
-def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:

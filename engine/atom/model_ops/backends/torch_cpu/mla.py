@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.prompt_attention import PromptRow
 from atom.model_ops.backends.torch_cpu.attention import DecodeGroup, decode_groups
-from atom.model_ops.backends.torch_cpu.dense import unit_rms
+from atom.model_ops.backends.torch_cpu.dense import rms_norm
 from atom.model_ops.backends.torch_cpu.rope_store import rotate
 from atom.model_ops.quantised.cached_latents import gather_entries, store_entries
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
@@ -29,12 +29,22 @@ def mla_rope_store(
     slot_mapping: torch.Tensor,
 ) -> LatentTokens:
     assert rotary.k_norm is not None
+    latent = tokens.entries[:, : shape.kv_rank]
+    latent.copy_(rms_norm(latent, rotary.k_norm))
+    return rotate_and_store(tokens, shape, rotary, cache, slot_mapping)
+
+
+def rotate_and_store(
+    tokens: LatentTokens,
+    shape: LatentShape,
+    rotary: Rotary,
+    cache: LatentCache,
+    slot_mapping: torch.Tensor,
+) -> LatentTokens:
+    """Store tokens whose latents are normed already."""
     cos_sin = rotary.cos_sin.index_select(0, rotary.positions).to(tokens.q.dtype)
-    turning = tokens.q[..., shape.nope_dim :]
-    turning.copy_(rotate(turning, cos_sin))
-    latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=1)
-    latent.copy_(unit_rms(latent, rotary.k_norm.eps).mul_(rotary.k_norm.weight))
-    key.copy_(rotate(key.unsqueeze(1), cos_sin).squeeze(1))
+    for turning in (tokens.q[..., shape.nope_dim :], tokens.entries[:, None, shape.kv_rank :]):
+        turning.copy_(rotate(turning, cos_sin))
     return LatentTokens(tokens.q, store_entries(cache, tokens.entries, slot_mapping))
 
 

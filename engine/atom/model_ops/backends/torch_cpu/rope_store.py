@@ -38,7 +38,3 @@ def rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
     out[:, :, 0] -= turned[:, :, 1]
     out[:, :, 1] += turned[:, :, 0]
     return out.view(tokens, heads, dim)
-
-
-def store(x: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-    cache.flatten(0, 1).index_copy_(0, slot_mapping, x.to(cache.dtype))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.ssd_inputs import SsdInputs, ssd_inputs
-from atom.model_ops.backends.state_rows import chunks, single_decodes, state_rows, states_before
+from atom.model_ops.backends.state_rows import pass_states
 from atom.model_ops.backends.torch_cpu.decayed_scores import decayed_scores
 from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.sizing.states import SsdShape
@@ -25,20 +25,9 @@ def state_space_dual(
     states: torch.Tensor,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    assert step.slots is not None
-    inputs, decodes = ssd_inputs(tokens, shape, weight), single_decodes(step)
+    inputs = ssd_inputs(tokens, shape, weight)
     out = torch.empty_like(inputs.learnt)
-    if decodes:
-        rows = slice(0, decodes)
-        before = states_before(states, step, rows)
-        out[rows], states[step.slots[rows]] = _decode(inputs.of(rows), before)
-    for row in state_rows(step, decodes):
-        state = states_before(states, step, slice(row.index, row.index + 1))[0]
-        for own in chunks(row.kept, _CHUNK):
-            out[own], state = _chunk(inputs.of(own), state)
-        states[row.slot] = state
-        for own in chunks(row.rest, _CHUNK):
-            out[own], state = _chunk(inputs.of(own), state)
+    pass_states(inputs, states, out, step, _chunk, size=_CHUNK, decode=_decode)
     return out.to(tokens.qkv.dtype)
 
 

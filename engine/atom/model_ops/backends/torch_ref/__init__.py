@@ -26,6 +26,7 @@ from atom.model_ops.backends.torch_ref import (
     state_space_dual,
     token_mask,
 )
+from atom.model_ops.quantised.dequantise import multiply
 
 
 def backend() -> Backend:
@@ -35,7 +36,7 @@ def backend() -> Backend:
             "embedding": dense.embedding,
             "prepare_linear": dense.prepare_linear,
             "prepare_experts": dense.prepare_linear,
-            "linear": dense.linear,
+            "linear": multiply,
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,

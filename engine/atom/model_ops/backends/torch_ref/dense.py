@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.quantised.dequantise import plain
 from atom.model_ops.values import (
     Activation,
     ClampedSiLU,
@@ -24,10 +23,6 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
     return w
-
-
-def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.torch_ref.dense import act_and_mul, linear
+from atom.model_ops.backends.torch_ref.dense import act_and_mul
+from atom.model_ops.quantised.dequantise import multiply
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import ExpertsWeight, LinearWeight
 
@@ -18,8 +19,8 @@ def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         own, weights = x[token], routed.weights[token, choice, None]
         if w.weighs_inputs:
             own = (own * weights).to(x.dtype)
-        gated = act_and_mul(linear(own, w.gate_up.of(expert)), w.activation)
-        result = linear(gated, w.down.of(expert)).float()
+        gated = act_and_mul(multiply(own, w.gate_up.of(expert)), w.activation)
+        result = multiply(gated, w.down.of(expert)).float()
         out.index_add_(0, token, result if w.weighs_inputs else result * weights)
     return out.to(x.dtype)
 
@@ -30,5 +31,5 @@ def expert_products(x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torc
     for expert in ids.unique().tolist():
         if 0 <= expert < w.data.shape[0]:
             own = ids == expert
-            out[own] = linear(x[own], w.of(expert))
+            out[own] = multiply(x[own], w.of(expert))
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.ssd_inputs import SsdInputs, ssd_inputs
-from atom.model_ops.backends.state_rows import state_rows, states_before
+from atom.model_ops.backends.state_rows import pass_states
 from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.sizing.states import SsdShape
 from atom.utils.forward_context import AttentionMetaData
@@ -20,11 +20,7 @@ def state_space_dual(
 ) -> torch.Tensor:
     inputs = ssd_inputs(tokens, shape, weight)
     out = torch.empty_like(inputs.learnt)
-    for row in state_rows(step):
-        before = states_before(states, step, slice(row.index, row.index + 1))[0]
-        out[row.kept], behind = _one_by_one(inputs.of(row.kept), before)
-        out[row.rest], _ = _one_by_one(inputs.of(row.rest), behind)
-        states[row.slot] = behind
+    pass_states(inputs, states, out, step, _one_by_one)
     return out.to(tokens.qkv.dtype)
 
 
