@@ -24,6 +24,7 @@ from atom.model_engine.wire.peer_mesh import MeshOrder
 from atom.utils.collector import collector_at_rest
 from atom.utils.exhausted import exhausted
 from atom.utils.parent_watch import ParentLines, end_with_parent
+from atom.utils.process_end import end_process
 
 logger = logging.getLogger(__name__)
 
@@ -83,4 +84,4 @@ def _serve(config: Config, sockets: CoreSockets, mesh: MeshOrder | None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -28,6 +28,7 @@ from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.other_nodes import CoresWork, NodeHello, NodeOrder
 from atom.utils.listening import listen_everywhere
 from atom.utils.parent_watch import ParentLines, end_with_parent
+from atom.utils.process_end import end_process
 
 logger = logging.getLogger(__name__)
 
@@ -96,4 +97,4 @@ def _as_the_first(own: Config, first: Config) -> Config:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -32,6 +32,7 @@ from atom.utils.collector import collector_at_rest
 from atom.utils.exhausted import exhausted
 from atom.utils.listening import is_loopback
 from atom.utils.parent_watch import ParentLines, end_with_parent
+from atom.utils.process_end import end_process
 
 if TYPE_CHECKING:
     from atom.model_engine.model_runner import ModelRunner
@@ -113,4 +114,4 @@ def _end(said: int, words: LastWords) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
