@@ -24,6 +24,7 @@ from tests.support.operator.merged_fields import copied
 _CONTROLLERS = ("deployment.kubernetes.io/", "kubectl.kubernetes.io/")
 _REVISION = "deployment.kubernetes.io/revision"
 _DESIRED = "deployment.kubernetes.io/desired-replicas"
+_MOST = "deployment.kubernetes.io/max-replicas"
 _DEADLINE_SECONDS = 600
 _COMPLETE = "NewReplicaSetAvailable"
 
@@ -49,14 +50,15 @@ class _Deployment:
         digest = _digest(item)
         self.new = next((one for one in owned if _hash(one) == digest), None)
         self.old = [one for one in owned if one is not self.new]
-        self.made_new = False
+        self.made_new = self.only_scales = False
 
     def sync(self) -> None:
         if self.new is not None:
             own = self.item["metadata"].get("annotations") or {}
             given = {name: text for name, text in own.items() if not name.startswith(_CONTROLLERS)}
             self.new["metadata"]["annotations"].update(given)
-        if self.spec.get("paused") or self._was_scaled():
+        self.only_scales = bool(self.spec.get("paused")) or self._was_scaled()
+        if self.only_scales:
             self._scale_all()
         elif self.spec.get("strategy", {}).get("type") == "Recreate":
             self._recreate()
@@ -88,31 +90,46 @@ class _Deployment:
                 self._scale(one, 0)
         else:
             self._scale_by_share(running)
-        for one in self.sets:
-            one["metadata"]["annotations"][_DESIRED] = str(self.replicas)
+
+    def _annotate(self, one: Manifest) -> None:
+        one["metadata"]["annotations"] |= self._sizes()
+
+    def _sizes(self) -> dict[str, str]:
+        return {_DESIRED: str(self.replicas), _MOST: str(self.replicas + self._surge())}
 
     def _scale_by_share(self, running: list[Manifest]) -> None:
         allowed = self.replicas + self._surge() if self.replicas else 0
-        total = sum(one["spec"]["replicas"] for one in running)
-        left = allowed - total
-        ordered = sorted(running, key=lambda one: -one["spec"]["replicas"])
-        for one in ordered:
-            before = one["spec"]["replicas"]
-            wanted = round(before * allowed / total) - before
-            share = max(min(wanted, left), 0) if left > 0 else min(max(wanted, left), 0)
+        left = allowed - sum(one["spec"]["replicas"] for one in running)
+        # Among equals the newest grows first, and the oldest shrinks first.
+        newest_first = sorted(running, key=_revision, reverse=left > 0)
+        ordered = sorted(newest_first, key=lambda one: -one["spec"]["replicas"])
+        sizes = [one["spec"]["replicas"] for one in ordered]
+        for place, one in enumerate(ordered):
+            share = self._share(one) if left else 0
+            share = min(share, left) if left > 0 else max(share, left)
             left -= share
-            self._scale(one, before + share)
-        if left:
-            self._scale(ordered[0], max(0, ordered[0]["spec"]["replicas"] + left))
+            sizes[place] += share
+        sizes[0] = max(0, sizes[0] + left)
+        for one, size in zip(ordered, sizes, strict=True):
+            self._annotate(one)
+            self._scale(one, size)
+
+    def _share(self, one: Manifest) -> int:
+        """Return the change of a ReplicaSet that keeps its part of the most that there may be."""
+        size: int = one["spec"]["replicas"]
+        if not self.replicas:
+            return -size
+        most_before = int(one["metadata"]["annotations"][_MOST])
+        return _rounded(size * (self.replicas + self._surge()), most_before) - size
 
     def _is_saturated(self, one: Manifest) -> bool:
         ready = (one.get("status") or {}).get("availableReplicas", 0)
         return bool(one["spec"]["replicas"] == self.replicas == ready)
 
     def _scale(self, one: Manifest, replicas: int) -> bool:
-        one["metadata"]["annotations"][_DESIRED] = str(self.replicas)
         if one["spec"]["replicas"] == replicas:
             return False
+        self._annotate(one)
         one["spec"]["replicas"] = replicas
         one["metadata"]["generation"] += 1
         self.state.api.touch(one)
@@ -129,7 +146,7 @@ class _Deployment:
                     "name": f"{metadata['name']}-{digest}",
                     "namespace": metadata["namespace"],
                     "labels": dict(template["metadata"]["labels"]),
-                    "annotations": {_DESIRED: str(self.replicas)},
+                    "annotations": self._sizes(),
                 },
                 "spec": {"replicas": replicas, "template": template},
             }
@@ -228,15 +245,19 @@ class _Deployment:
         lacks = ("MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
         self._say(status, "Available", str(served), words if served else lacks)
         self._report_progress(status, before)
+        if not self.only_scales:
+            self._report_failure(status)
+        status["conditions"].sort(key=lambda one: str(one["type"]))
+        self.state.set_status(self.item, status)
+        self._forget_sets(complete=self._is_complete(status))
+
+    def _report_failure(self, status: Manifest) -> None:
         newest_first = reversed(self.sets)
         failure = next(
             (found for one in newest_first if (found := condition_of(one, "ReplicaFailure"))), None
         )
         kept = [one for one in status["conditions"] if one["type"] != "ReplicaFailure"]
         status["conditions"] = [*kept, *([dict(failure)] if failure else [])]
-        status["conditions"].sort(key=lambda one: str(one["type"]))
-        self.state.set_status(self.item, status)
-        self._forget_sets(complete=self._is_complete(status))
 
     def _is_complete(self, status: Manifest) -> bool:
         counts = {status["updatedReplicas"], status["replicas"], status["availableReplicas"]}
@@ -336,6 +357,11 @@ def _available(one: Manifest) -> int:
 
 def _count(one: Manifest, name: str) -> int:
     return int((one.get("status") or {}).get(name, 0))
+
+
+def _rounded(share: int, of: int) -> int:
+    """Round a quotient of positive numbers, halves up, as Go does."""
+    return (2 * share + of) // (2 * of)
 
 
 def _bound(value: Any, replicas: int, *, up: bool) -> int:

@@ -18,6 +18,7 @@ from atom_operator import constants
 from atom_operator.cluster.errors import (
     AlreadyExistsError,
     ClusterError,
+    NotFoundError,
     RefusedError,
     TransientError,
 )
@@ -42,9 +43,12 @@ from tests.support.operator.merged_fields import (
     leaves,
     merge,
     remove,
+    value_at,
 )
 
 _Key = tuple[Kind, str, str]
+# Fields that a create or a replacement wrote belong to another entry than those of an apply.
+_UPDATES = f"{constants.FIELD_MANAGER} (Update)"
 
 
 @dataclass
@@ -181,7 +185,7 @@ class FakeCluster:
             self.reads.append(f"create {kind.kind}")
             raise AlreadyExistsError(f"{metadata['name']} already exists")
         self._before_write(f"create {kind.kind}/{metadata['name']}")
-        self.apply_as(constants.FIELD_MANAGER, key, manifest)
+        self.apply_as(_UPDATES, key, manifest)
 
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         self.reads.append(f"dry run {kind.kind}")
@@ -213,7 +217,10 @@ class FakeCluster:
             raise RefusedError(self.refused_kinds[kind], 422)
         self.spoilt_kinds.discard(kind)
         key = (kind, metadata["namespace"], metadata["name"])
+        if key not in self.objects:
+            raise NotFoundError(f"{metadata['name']} not found")
         stored = self.objects[key]
+        known = copied(stored)
         if (
             metadata.get("resourceVersion", stored["metadata"]["resourceVersion"])
             != (stored["metadata"]["resourceVersion"])
@@ -227,7 +234,10 @@ class FakeCluster:
         stored.update(copied(_payload(manifest)))
         _set_defaults(kind, stored)
         stored["metadata"]["generation"] += stored.get("spec") != before
-        self.touch(stored)
+        if stored != known:
+            self.touch(stored)
+        fields = set(leaves(_written(stored))) | set(leaves(_written(known)))
+        self._take_over(key, _UPDATES, {path for path in fields if _differs(known, stored, path)})
         return copied(stored)
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
@@ -340,19 +350,29 @@ class FakeCluster:
 
     def apply_as(self, manager: str, key: _Key, manifest: Manifest) -> Manifest:
         existing = self.objects.get(key)
+        if existing is None:  # an object of that name from before takes its owners with it
+            for of in [entry for entry in self.owned_fields if entry[0] == key]:
+                del self.owned_fields[of]
         stored = copied(existing) if existing else self._new_object(key)
         wanted = {"metadata": _applied_metadata(manifest), **_payload(manifest)}
-        paths = set(leaves(wanted))
+        paths = set(leaves(wanted)) - {("metadata",)}  # which has the object's identity too
         for path in self.owned_fields.get((key, manager), set()) - paths:
-            if not self._owned_by_others(key, manager, path):
+            # A map that was applied empty may have others' fields now.
+            filled = isinstance(found := value_at(stored, path), dict) and found
+            if not filled and not self._owned_by_others(key, manager, path):
                 remove(stored, path)
         drop_nameless_items(stored)
         merge(stored, wanted)
         _set_defaults(key[0], stored)
+        _require_images(key[0], stored)
+        if existing is not None:
+            taken = {path for path in paths if _differs(existing, stored, path)}
+            self._take_over(key, manager, taken)
+        owned_anew = self.owned_fields.get((key, manager)) != paths  # which is a write too
         self.owned_fields[key, manager] = paths
         if existing is None or stored.get("spec") != existing.get("spec"):
             stored["metadata"]["generation"] += 1
-        if stored != existing:
+        if owned_anew or stored != existing:
             self.touch(stored)
             self.objects[key] = stored
         return copied(stored)
@@ -362,6 +382,13 @@ class FakeCluster:
         if self.clock is not None:
             made["metadata"]["creationTimestamp"] = self.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         return made
+
+    def _take_over(self, key: _Key, manager: str, changed: set[Path]) -> None:
+        """Make a manager the one owner of the fields that it changed."""
+        for (other_key, _), paths in self.owned_fields.items():
+            if other_key == key:
+                paths -= changed
+        self.owned_fields.setdefault((key, manager), set()).update(changed)
 
     def _owned_by_others(self, key: _Key, manager: str, path: Path) -> bool:
         return any(
@@ -376,6 +403,15 @@ class FakeCluster:
         if error is not None:
             raise error
         self.writes.append(what)
+
+
+def _written(stored: Manifest) -> Manifest:
+    """Return the fields that clients write, without an object's identity."""
+    return {"metadata": _applied_metadata(stored), **_payload(stored)}
+
+
+def _differs(before: Manifest, after: Manifest, path: Path) -> bool:
+    return value_at(before, path) != value_at(after, path)
 
 
 def _of_revision(metadata: Manifest) -> tuple[str | None, str | None]:
@@ -411,6 +447,15 @@ def _set_defaults(kind: Kind, stored: Manifest) -> None:
     """What the API server puts where nobody says anything, as far as it matters here."""
     if kind in WORKLOAD_KINDS:
         stored["spec"].setdefault("replicas", 1)
+
+
+def _require_images(kind: Kind, stored: Manifest) -> None:
+    """Refuse containers that lost their image with the last apply that had it."""
+    template = stored["spec"].get("template", {}) if kind is DEPLOYMENT else {}
+    for number, item in enumerate(template.get("spec", {}).get("containers") or ()):
+        if "image" not in item:
+            place = f"spec.template.spec.containers[{number}].image"
+            raise RefusedError(f"{place}: Required value", 422)
 
 
 def _applied_metadata(manifest: Manifest) -> Manifest:

@@ -97,6 +97,14 @@ def remove(stored: Manifest, path: Path) -> None:
             return
 
 
+def value_at(stored: Any, path: Path) -> Any:
+    """Return the value of a field, or None if there is none."""
+    node = stored
+    for depth, name in enumerate(path):
+        node = _step(node, name, path[depth - 1])
+    return node
+
+
 def _step(node: Any, name: str, list_name: str) -> Any:
     if isinstance(node, list):
         key = _LIST_KEYS[list_name]
