@@ -26,6 +26,7 @@ PAGES = [
     *DOCS.glob("kernels/*.md"),
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "tests" / "support" / "README.md",
 ]
 # Pages about this program alone: every identifier in them is its own.
 OWN_PAGES = [DOCS / "architecture.md", DOCS / "glossary.md"]
@@ -136,3 +137,16 @@ def test_the_glossary_has_only_words_of_our_own() -> None:
     """Words of the field need no row, so a longer list is a sign of private names in the code."""
     lines = (DOCS / "glossary.md").read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.startswith("| ")]) - 2 <= 35
+
+
+def test_the_page_of_the_tests_support_names_every_part() -> None:
+    support = ROOT / "tests" / "support"
+    page = (support / "README.md").read_text(encoding="utf-8")
+    parts = [
+        f"support/{part.name}{'/' if part.is_dir() else ''}"
+        for part in support.iterdir()
+        if part.is_dir() or part.suffix == ".py"
+    ]
+    named = set(CODE.findall(page))
+    shown = {part for part in parts if "__pycache__" not in part}
+    assert shown - named == set()

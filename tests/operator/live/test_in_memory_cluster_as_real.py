@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from atom_operator.cluster.client import ApiCluster
-from tools.kube import KubeError
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.players import (
     InMemoryWorkload,
@@ -16,6 +15,7 @@ from tests.support.cluster.players import (
 from tests.support.cluster.same_scripts import draw_workload, draw_writes
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.random_search import examples
+from tools.kube import KubeError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.whole]
 

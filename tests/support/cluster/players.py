@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from atom_operator.cluster.errors import ClusterError, RefusedError
-from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, POD, Kind, Manifest
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, POD, Kind, Manifest
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.same_scripts import Step
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
@@ -22,7 +22,7 @@ from tests.support.operator.fake_cluster import FakeCluster
 from tools.kube import KubeError
 
 Answer = dict[str, Any]
-_READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+_READY: Manifest = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 _RETRIES_SECONDS = 1200.0  # of the cluster in memory: every refused pod is tried again meanwhile
 _OTHER = "another"
 
