@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from atom.config import KV_CACHE_DTYPES
 from atom.errors import AtomError, ConfigError
 from atom.sampling_params import SamplingParams
 from atom.sizing import KV_ELEMENTS, ONLINE, KvElement
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.flag_values import KV_CACHE_DTYPES
 from atom.utils.device import detect_device
 from benchmarks.engines.decode_steps import (
     DECODE_CONTEXT,

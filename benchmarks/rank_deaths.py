@@ -11,7 +11,6 @@ JSON object.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import queue
 import random
@@ -61,16 +60,20 @@ def main() -> int:
 
 
 def _options(model: str, kind: str, args: argparse.Namespace) -> EngineOptions:
-    options = EngineOptions(
-        model=model, device=args.device, load_dummy=True, num_kv_blocks=600, max_num_seqs=4
-    )
-    if kind == "a divided copy":
-        return dataclasses.replace(options, tensor_parallel_size=args.ranks)
-    return dataclasses.replace(
-        options,
-        data_parallel_size=args.ranks,
-        enable_dp_attention=True,
-        enable_expert_parallel=True,
+    ranks: dict[str, Any] = {"tensor_parallel_size": args.ranks}
+    if kind != "a divided copy":
+        ranks = {
+            "data_parallel_size": args.ranks,
+            "enable_dp_attention": True,
+            "enable_expert_parallel": True,
+        }
+    return EngineOptions.of(
+        model=model,
+        device=args.device,
+        load_dummy=True,
+        num_kv_blocks=600,
+        max_num_seqs=4,
+        **ranks,
     )
 
 

@@ -62,11 +62,9 @@ class Cost:
 
 def make_scheduler(max_num_seqs: int, num_blocks: int) -> Scheduler:
     config = SchedulerConfig(
-        policy="mixed",
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-        long_prefill_token_threshold=0,
-        delay_factor=0.0,
+        max_step_seconds=0.0,
     )
     blocks = BlockManager(num_blocks, BLOCK_SIZE, enable_prefix_caching=True)
     return Scheduler(config, blocks, max_model_len=MAX_MODEL_LEN, eos_token_ids=[_EOS])

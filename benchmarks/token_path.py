@@ -168,7 +168,7 @@ class PacedEngine:
 def serve(folder: str, step_seconds: float) -> int:
     """The server process: prints its port once it serves, ends with SIGTERM."""
     options = ServerOptions(
-        engine=EngineOptions(model=folder, **OPTIONS), host="127.0.0.1", port=0, access_log=False
+        engine=EngineOptions.of(model=folder, **OPTIONS), host="127.0.0.1", port=0, access_log=False
     )
     with (
         contextlib.closing(listen("127.0.0.1", 0, reader_timeout_seconds=60.0)) as listener,

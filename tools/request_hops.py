@@ -149,7 +149,7 @@ async def _record(recorder: Recorder) -> None:
     with model_folder() as folder:
         template = folder / "template.jinja"
         template.write_text(_TEMPLATE)
-        config = build_config(EngineOptions(model=str(folder), **OPTIONS))
+        config = build_config(EngineOptions.of(model=str(folder), **OPTIONS))
         processor = InputOutputProcessor(config, chat_template_file=template)
 
         def make_core(config: Config, on_event: Callable[[CoreEvent], None]) -> CoreInProcess:

@@ -37,7 +37,7 @@ class OfflineEngine:
         """depth: steps that the host is behind; None for what the device calls for. progress: is
         told how far the start is."""
         started = time.perf_counter()
-        self.config = build_config(EngineOptions(model=model, **options))
+        self.config = build_config(EngineOptions.of(model=model, **options))
         self.executor = self.build_executor()
         self.report = self.executor.initialize(progress)
         self.scheduler = build_scheduler(self.config, self.report)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from atom.config import EngineOptions
 from atom.sampling_params import SamplingParams
+from atom.sizing.options.scheduling import SchedulerOptions
 from benchmarks.engines.offline_engine import OfflineEngine
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--device", default="auto")
     args = parser.parse_args(argv)
-    bound = EngineOptions(model="").max_step_seconds
+    bound = SchedulerOptions().max_step_seconds
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         model = str(model_folder(args, Path(folder)))

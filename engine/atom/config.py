@@ -1,14 +1,15 @@
 """Engine configuration: options as given → one frozen `Config` that every part reads.
 
-`EngineOptions` has a field per command-line flag; `build_config` opens the checkpoint, resolves
-every "auto" that needs no device, and checks the whole before a process starts. Torch-free. What
-start-up finds out later (KV blocks, device) is reported in `EngineReport`, never written back.
+`EngineOptions` has the options in parts, as `atom.sizing.options` declares them; `build_config`
+opens the checkpoint, resolves every "auto" that needs no device, and checks the whole before a
+process starts. Torch-free. What start-up finds out later (KV blocks, device) is reported in
+`EngineReport`, never written back.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -25,20 +26,14 @@ from atom.checkpoint import (
 )
 from atom.config_values import (
     GENERATION_FIELDS,
-    KV_CACHE_DTYPES,
-    LEAST_STALL_SECONDS,
     CacheConfig,
     Config,
     EngineOptions,
-    ExpertTransport,
     GenerationDefaults,
     ModelConfig,
-    NodePlace,
     ParallelConfig,
-    RoutingPolicy,
     SchedulerConfig,
-    SchedulingPolicy,
-    SleepConfig,
+    extended,
 )
 from atom.end_tokens import end_token_ids
 from atom.errors import ConfigError, ModelError, RequestError
@@ -58,6 +53,11 @@ from atom.sizing.engine_support import (
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.model import CheckpointOptions
+from atom.sizing.options.option import range_problems
+from atom.sizing.options.parallelism import NodePlace, RoutingPolicy
+from atom.sizing.options.scheduling import SchedulingPolicy
 from atom.sizing.parallelism import (
     ExpertOptions,
     expert_parallel_problem,
@@ -69,12 +69,10 @@ from atom.sizing.reproducibility import reproducible_problems
 from atom.sizing.text_part import text_part
 
 __all__ = [
-    "KV_CACHE_DTYPES",
-    "LEAST_STALL_SECONDS",
     "CacheConfig",
     "Config",
     "EngineOptions",
-    "ExpertTransport",
+    "ExecutionOptions",
     "GenerationDefaults",
     "ModelConfig",
     "NodePlace",
@@ -82,8 +80,8 @@ __all__ = [
     "RoutingPolicy",
     "SchedulerConfig",
     "SchedulingPolicy",
+    "SleepOptions",
     "build_config",
-    "check_kv_cache_dtype",
 ]
 
 logger = logging.getLogger(__name__)
@@ -93,102 +91,105 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     """Open the model and check the options together. weights: whether they are downloaded, where
     the model is. Raises `ConfigError` or `ModelError`."""
     _check_options(options)
-    path = find_checkpoint(options.model, options.revision, weights=weights)
+    checkpoint = options.checkpoint
+    path = find_checkpoint(checkpoint.model, checkpoint.revision, weights=weights)
     model = _model_config(options, open_checkpoint(path))
     _check_ranks(model.facts, options)
-    _refuse("kv_cache_dtype", kv_cache_problems(model.facts, options.kv_cache_dtype))
-    if options.reproducible:
+    _refuse("kv_cache_dtype", kv_cache_problems(model.facts, options.cache.kv_cache_dtype))
+    execution, speculative = options.execution, options.speculative
+    if execution.reproducible:
         _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(
         model=model,
-        cache=_cache_config(options),
-        scheduler=SchedulerConfig(
-            policy=options.scheduling_policy,
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            long_prefill_token_threshold=options.long_prefill_token_threshold,
-            delay_factor=options.scheduler_delay_factor,
-            max_step_seconds=options.max_step_seconds,
-            max_waiting_requests=options.max_waiting_requests,
-            fairness=options.fairness,
-            client_weights=options.client_weights,
-            num_speculative_tokens=options.speculative.num_tokens if options.speculative else 0,
+        cache=extended(CacheConfig, options.cache, kv_events=options.kv_events),
+        scheduler=extended(
+            SchedulerConfig,
+            options.scheduler,
+            num_speculative_tokens=speculative.num_tokens if speculative else 0,
             max_loras=options.lora.max_loras if options.lora else 0,
         ),
-        parallel=ParallelConfig(
-            tensor_parallel_size=options.tensor_parallel_size,
-            data_parallel_size=options.data_parallel_size,
-            data_parallel_routing=options.data_parallel_routing,
-            stall_seconds=options.stall_seconds,
-            expert_parallel=options.enable_expert_parallel,
-            expert_exchange=options.expert_exchange,
-            balance=options.balance,
-            nodes=NodePlace.of(options),
+        parallel=extended(
+            ParallelConfig, options.parallel, balance=options.balance, nodes=options.nodes
         ),
-        device=options.device,
-        backend=options.backend,
-        op_backends=dict(options.op_backends),
-        reproducible=options.reproducible,
         # A prompt that is pooled has no decode steps, and graphs of prompts draw tokens.
-        enforce_eager=options.enforce_eager or model.pooling is not None,
-        seed=options.seed,
-        torch_profiler_dir=options.torch_profiler_dir,
-        speculative=options.speculative,
+        execution=replace(
+            execution, enforce_eager=execution.enforce_eager or model.pooling is not None
+        ),
+        seed=options.model.seed,
+        speculative=speculative,
         draft=_proposing_model(options, model),
         lora=adapters_to_serve(
             options.lora,
             has_experts=any(alike.layer.mlp.experts for alike in model.facts.layer_counts),
-            shares_experts=options.enable_dp_attention,
-            nodes=options.nnodes,
+            shares_experts=options.parallel.dp_attention,
+            nodes=options.nodes.count,
         ),
-        sleep=SleepConfig.of(options),
+        sleep=options.sleep,
+        health=options.health,
     )
 
 
 def _check_options(options: EngineOptions) -> None:
-    _at_least("max_num_seqs", options.max_num_seqs, 1)
-    _at_least("max_num_batched_tokens", options.max_num_batched_tokens, options.max_num_seqs)
-    _at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0)
-    for name in ("scheduler_delay_factor", "max_step_seconds", "max_waiting_requests"):
-        _at_least(name, getattr(options, name), 0)
-    if options.num_kv_blocks is not None:
-        _at_least("num_kv_blocks", options.num_kv_blocks, 1)
-    if options.max_model_len is not None:
-        _at_least("max_model_len", options.max_model_len, 1)
-    if options.block_size != 1 and (options.block_size < 16 or options.block_size % 16):
-        raise ConfigError(f"block_size must be 1 or a multiple of 16, got {options.block_size}")
-    if not 0.0 < options.gpu_memory_utilization <= 1.0:
+    scheduler = options.scheduler
+    if scheduler.max_num_batched_tokens < scheduler.max_num_seqs:
         raise ConfigError(
-            f"gpu_memory_utilization must be in (0, 1], got {options.gpu_memory_utilization}"
+            f"max_num_batched_tokens must be at least {scheduler.max_num_seqs}, got "
+            f"{scheduler.max_num_batched_tokens}"
         )
-    check_kv_cache_dtype(options.kv_cache_dtype)
-    if options.scheduler_delay_factor and options.scheduling_policy != "prefill_first":
+    for part in dataclasses.fields(options):
+        for problem in range_problems(getattr(options, part.name)):
+            raise ConfigError(problem)
+    if scheduler.delay_factor and scheduler.policy != "prefill_first":
         logger.warning(
             "scheduler_delay_factor %g has no effect with the policy %s, which keeps no prompt "
             "waiting; use --scheduling-policy prefill_first, or leave it out",
-            *(options.scheduler_delay_factor, options.scheduling_policy),
+            *(scheduler.delay_factor, scheduler.policy),
         )
-    _at_least("data_parallel_size", options.data_parallel_size, 1)
-    _at_least("stall_seconds", options.stall_seconds, LEAST_STALL_SECONDS)
-    _at_least("tensor_parallel_size", options.tensor_parallel_size, 1)
+    if options.kv_events is not None and not options.cache.enable_prefix_caching:
+        raise ConfigError("kv_events tells of cached blocks, and prefix caching is off; drop one")
     _check_nodes(options)
+    _check_sleep(options)
+
+
+def _check_sleep(options: EngineOptions) -> None:
+    """Raise `ConfigError` for settings of sleep mode that need it, and if the ranks cannot
+    sleep."""
+    sleep = options.sleep
+    asked = {
+        "--sleep-queue": sleep.holds_requests,
+        "--sleep-idle-seconds": sleep.idle_seconds is not None,
+    }
+    for flag, given in asked.items():
+        if given and not sleep.enabled:
+            raise ConfigError(
+                f"{flag} is for an engine that may sleep; give --enable-sleep-mode too, or "
+                "leave it out"
+            )
+    if sleep.enabled and options.parallel.dp_attention:
+        raise ConfigError(
+            "--enable-sleep-mode: ranks that share experts (--enable-dp-attention) do not "
+            "sleep; leave one of them out"
+        )
+    if sleep.enabled and options.nodes.count > 1:
+        raise ConfigError(
+            "--enable-sleep-mode: an engine over several nodes does not sleep; leave it "
+            "out, or use one node"
+        )
 
 
 def _check_nodes(options: EngineOptions) -> None:
-    nodes, size = options.nnodes, options.tensor_parallel_size
-    _at_least("nnodes", nodes, 1)
-    if not 0 <= options.node_rank < nodes:
-        raise ConfigError(f"node_rank must be within 0 to nnodes - 1, got {options.node_rank}")
-    if not 1 <= options.master_port <= 65535:
-        raise ConfigError(f"master_port must be within 1 to 65535, got {options.master_port}")
-    if options.data_parallel_size > 1 and options.enable_expert_parallel:
+    nodes, size = options.nodes.count, options.parallel.tensor_parallel_size
+    ranks = options.parallel.data_parallel_size
+    if not 0 <= options.nodes.rank < nodes:
+        raise ConfigError(f"node_rank must be within 0 to nnodes - 1, got {options.nodes.rank}")
+    if ranks > 1 and options.parallel.expert_parallel:
         return  # these ranks are divided over nodes: see `_check_experts`
     if size % nodes:
         raise ConfigError(
             f"tensor_parallel_size {size} over {nodes} nodes: give a multiple of {nodes}, so that "
             "every node has as many ranks"
         )
-    if nodes > 1 and options.data_parallel_size > 1:
+    if nodes > 1 and ranks > 1:
         raise ConfigError(
             "data_parallel_size: several copies of the model over several nodes are several "
             "servers; start one for each with data_parallel_size 1, or let the ranks share experts "
@@ -204,7 +205,7 @@ def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig 
         return None
     if not asked.by_layers:
         return None
-    _refuse("speculation", spread_problems(options.enable_expert_parallel))
+    _refuse("speculation", spread_problems(options.parallel.expert_parallel))
     name = asked.draft_model
     if name is None:
         _refuse("speculation", mtp_problems(model.facts))
@@ -227,19 +228,6 @@ def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig 
     )
 
 
-def _cache_config(options: EngineOptions) -> CacheConfig:
-    if options.kv_events is not None and not options.enable_prefix_caching:
-        raise ConfigError("kv_events tells of cached blocks, and prefix caching is off; drop one")
-    return CacheConfig(
-        block_size=options.block_size,
-        num_kv_blocks=options.num_kv_blocks,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        kv_cache_dtype=options.kv_cache_dtype,
-        enable_prefix_caching=options.enable_prefix_caching,
-        kv_events=options.kv_events,
-    )
-
-
 def _refuse(what: str, problems: Iterable[str]) -> None:
     found = "; ".join(problems)
     if found:
@@ -248,8 +236,8 @@ def _refuse(what: str, problems: Iterable[str]) -> None:
 
 def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
     """Raise `ConfigError` if so many ranks cannot share the model, with the sizes that can."""
-    size, nodes = options.tensor_parallel_size, options.nnodes
-    experts = options.enable_expert_parallel
+    size, nodes = options.parallel.tensor_parallel_size, options.nodes.count
+    experts = options.parallel.expert_parallel
     problems = tensor_parallel_problems(facts, size, nodes, expert_parallel=experts)
     if problems:
         valid = valid_tensor_parallel_sizes(facts, nodes, expert_parallel=experts)
@@ -260,14 +248,14 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
         )
     if experts:
         _check_experts(facts, options)
-    elif options.enable_dp_attention:
+    elif options.parallel.dp_attention:
         raise ConfigError(
             "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
             "leave it out for ranks with whole models"
         )
-    if options.expert_exchange != "torch":
+    if options.parallel.expert_exchange != "torch":
         _check_exchange(options)
-    if options.balance is not None and not (experts and options.enable_dp_attention):
+    if options.balance is not None and not (experts and options.parallel.dp_attention):
         raise ConfigError(
             "enable_eplb moves experts between ranks that share them; add --data-parallel-size, "
             "--enable-dp-attention and --enable-expert-parallel, or leave it out"
@@ -276,8 +264,8 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
 
 def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
     """Raise `ConfigError` if the ranks cannot hold whole experts."""
-    ranks = options.data_parallel_size
-    if (ranks > 1) != options.enable_dp_attention:
+    ranks = options.parallel.data_parallel_size
+    if (ranks > 1) != options.parallel.dp_attention:
         remedy = (
             "add --enable-dp-attention, by which ranks of data parallelism share experts, or leave "
             "out --enable-expert-parallel"
@@ -286,9 +274,9 @@ def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
         )
         raise ConfigError(f"enable_expert_parallel with data_parallel_size {ranks}: {remedy}")
     asked = ExpertOptions(
-        tensor_parallel=options.tensor_parallel_size,
+        tensor_parallel=options.parallel.tensor_parallel_size,
         data_parallel=ranks,
-        nodes=options.nnodes,
+        nodes=options.nodes.count,
         redundant=options.balance.redundant if options.balance is not None else 0,
         speculation=options.speculative is not None,
     )
@@ -299,8 +287,9 @@ def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
 
 def _check_exchange(options: EngineOptions) -> None:
     """Raise `ConfigError` if the requested library cannot exchange tokens with their experts."""
-    name, near = options.expert_exchange, options.data_parallel_size // options.nnodes
-    if not options.enable_dp_attention:
+    parallel = options.parallel
+    name, near = parallel.expert_exchange, parallel.data_parallel_size // options.nodes.count
+    if not parallel.dp_attention:
         raise ConfigError(
             f"expert_exchange {name} is for ranks with tokens of their own; add "
             "--enable-dp-attention, or leave it out"
@@ -312,43 +301,30 @@ def _check_exchange(options: EngineOptions) -> None:
         )
 
 
-def check_kv_cache_dtype(name: str) -> None:
-    """Raise `ConfigError` for a dtype in which this version does not cache keys and values."""
-    if name not in KV_CACHE_DTYPES:
-        raise ConfigError(
-            f"unknown kv_cache_dtype {name!r}; use auto, the model's own type, or one of "
-            f"{', '.join(KV_CACHE_DTYPES[1:])}"
-        )
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if not least <= value < math.inf:
-        raise ConfigError(f"{name} must be at least {least:g}, got {value}")
-
-
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
-    pooling = pooling_config(checkpoint, options.runner, options.convert)
+    pooling = pooling_config(checkpoint, options.model.runner, options.model.convert)
     if pooling is not None:
         checkpoint = _pooled_checkpoint(checkpoint, options)
     facts = _quantised(_model_facts(checkpoint), options, checkpoint)
+    given = options.checkpoint
     tokenizer_path = (
-        checkpoint.path if options.tokenizer is None else find_checkpoint(options.tokenizer)
+        checkpoint.path if given.tokenizer is None else find_checkpoint(given.tokenizer)
     )
     if pooling is not None and pooling.kind == "embed":
         facts = replace(facts, tie_word_embeddings=True)  # a head of its own is not used
-    name = options.served_model_name or options.model.rstrip("/")
+    name = given.served_model_name or given.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,
         served_name=name,
         architecture=facts.architecture,
         hf_config=text_part(checkpoint.config),
         facts=facts,
-        dtype=options.dtype,
-        max_model_len=_context_length(options.max_model_len, facts),
+        dtype=options.model.dtype,
+        max_model_len=_context_length(options.model.max_model_len, facts),
         vocab_size=facts.vocab_size,
         eos_token_ids=_ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
-        generation=_generation_defaults(_generation_config(options, checkpoint)),
-        load_dummy=options.load_dummy,
+        generation=_generation_defaults(_generation_config(options.checkpoint, checkpoint)),
+        load_dummy=options.model.load_dummy,
         tokenizer_path=tokenizer_path,
         pooling=pooling,
     )
@@ -388,7 +364,7 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
 
 def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint) -> ModelFacts:
     """Return the facts of a plain checkpoint with its matrices in the format of `options`."""
-    method, by_layer = options.quantization, options.online_quant_config
+    method, by_layer = options.model.quantization, options.model.online_quant_config
     if method is None and by_layer is None:
         return facts
     if method is not None and by_layer is not None:
@@ -456,7 +432,7 @@ def _ids_that_exist(
     return tuple(end for end in end_ids if 0 <= end < facts.vocab_size)
 
 
-def _generation_config(options: EngineOptions, checkpoint: Checkpoint) -> dict[str, Any]:
+def _generation_config(options: CheckpointOptions, checkpoint: Checkpoint) -> dict[str, Any]:
     """Read the generation settings. Raises `ConfigError` for a missing file or an unknown field."""
     source, found = options.generation_config, checkpoint.generation_config
     if source == "vllm":

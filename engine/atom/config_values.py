@@ -1,105 +1,91 @@
 """Values of the engine's configuration: the options as given, and the parts of the final `Config`.
 
-Torch-free and frozen. `atom.config` builds the configuration from the options.
+Torch-free and frozen. `atom.sizing.options` declares the options, part by part. A part of `Config`
+is the options' part itself, or extends it with the values that `atom.config` derives.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import typing
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import msgspec
 
 from atom.eplb_config import EPLBConfig
-from atom.errors import ConfigError
 from atom.kv_events_config import KVEventsConfig
 from atom.lora_config import LoraConfig
-from atom.pooling_config import Convert, PoolingConfig, Runner
+from atom.pooling_config import PoolingConfig
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.model import CheckpointOptions, ModelOptions
+from atom.sizing.options.option import options_of
+from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOptions
+from atom.sizing.options.scheduling import SchedulerOptions
 from atom.sizing.reproducibility import ReproducibleOptions
 from atom.speculative_config import SpeculativeConfig
 
-SchedulingPolicy = Literal["mixed", "prefill_first"]
-Fairness = Literal["clients", "off"]
-RoutingPolicy = Literal["least_tokens", "round_robin"]
-ExpertTransport = Literal["torch", "mori"]
-
-LEAST_STALL_SECONDS = 2.0  # two heartbeats
-KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The options that the user gives; the command line's help describes each one. None means that
-    the engine derives the value."""
+    """The options that the user gives, in parts. speculative: how tokens are drafted; lora: the
+    adapters; balance: how experts are rebalanced; kv_events: where events of cached blocks are
+    published; None for none."""
 
-    model: str
-    revision: str | None = None
-    runner: Runner = "auto"
-    convert: Convert = "auto"
-    served_model_name: str | None = None
-    tokenizer: str | None = None
-    generation_config: str = "auto"
-    override_generation_config: Mapping[str, Any] | None = None
-    dtype: str = "auto"
-    quantization: str | None = None
-    online_quant_config: Mapping[str, Any] | None = None
-    device: str = "auto"
-    backend: str = "auto"
-    op_backends: dict[str, str] = field(default_factory=dict)
-    reproducible: bool = False
-    load_dummy: bool = False
-    seed: int = 0
-    max_model_len: int | None = None
-    max_num_seqs: int = 512
-    max_num_batched_tokens: int = 16384
-    long_prefill_token_threshold: int = 0
-    scheduling_policy: SchedulingPolicy = "mixed"
-    scheduler_delay_factor: float = 0.0
-    max_step_seconds: float = 0.3
-    max_waiting_requests: int = 4096
-    fairness: Fairness = "clients"
-    client_weights: Mapping[str, float] = field(default_factory=dict)
-    block_size: int = 16
-    num_kv_blocks: int | None = None
-    gpu_memory_utilization: float = 0.9
-    kv_cache_dtype: str = "auto"
-    enable_prefix_caching: bool = True
-    kv_events: KVEventsConfig | None = None
-    tensor_parallel_size: int = 1
-    data_parallel_size: int = 1
-    data_parallel_routing: RoutingPolicy = "least_tokens"
-    enable_expert_parallel: bool = False
-    enable_dp_attention: bool = False
-    expert_exchange: ExpertTransport = "torch"
-    balance: EPLBConfig | None = None
-    nnodes: int = 1
-    node_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29_500
-    stall_seconds: float = 120.0
-    enforce_eager: bool = False
-    torch_profiler_dir: str | None = None
+    checkpoint: CheckpointOptions
+    model: ModelOptions = field(default_factory=ModelOptions)
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    sleep: SleepOptions = field(default_factory=SleepOptions)
+    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    parallel: ParallelOptions = field(default_factory=ParallelOptions)
+    nodes: NodePlace = field(default_factory=NodePlace)
+    health: HealthOptions = field(default_factory=HealthOptions)
     speculative: SpeculativeConfig | None = None
     lora: LoraConfig | None = None
-    enable_sleep_mode: bool = False
-    sleep_queue: bool = False
-    sleep_idle_seconds: float | None = None
+    balance: EPLBConfig | None = None
+    kv_events: KVEventsConfig | None = None
+
+    @staticmethod
+    def of(**values: Any) -> EngineOptions:
+        """Sort options by their keywords into parts, such as max_num_seqs. Raises `TypeError` for a
+        keyword that no option has."""
+        parts: dict[str, Any] = {}
+        for name, kind in typing.get_type_hints(EngineOptions).items():
+            if not isinstance(kind, type):  # built already, or None
+                if name in values:
+                    parts[name] = values.pop(name)
+                continue
+            own = {each.name: each.attribute for each in options_of(kind)}
+            parts[name] = kind(**{own[key]: values.pop(key) for key in own.keys() & values.keys()})
+        if values:
+            raise TypeError(
+                f"unknown options {', '.join(sorted(values))}; the options are the flags of atom "
+                "serve, with underscores"
+            )
+        return EngineOptions(**parts)
 
     def beside_reproducible(self) -> ReproducibleOptions:
         """Return the options that reproducible answers restrict."""
-        by_layer = None if self.online_quant_config is None else "quantised"
+        by_layer = None if self.model.online_quant_config is None else "quantised"
+        execution, parallel = self.execution, self.parallel
         return ReproducibleOptions(
-            quantization=self.quantization or by_layer,
-            names_backends=self.backend != "auto" or bool(self.op_backends),
+            quantization=self.model.quantization or by_layer,
+            names_backends=execution.backend != "auto" or bool(execution.op_backends),
             lora=self.lora is not None,
-            expert_parallel=self.enable_expert_parallel or self.enable_dp_attention,
-            kv_cache_dtype=self.kv_cache_dtype,
+            expert_parallel=parallel.expert_parallel or parallel.dp_attention,
+            kv_cache_dtype=self.cache.kv_cache_dtype,
         )
+
+
+def extended(kind: type[T], part: Any, **derived: Any) -> T:
+    """Return a part of the options as `kind`, a subclass of it with derived values."""
+    return kind(**{each.name: getattr(part, each.name) for each in fields(part)}, **derived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,84 +125,32 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheConfig:
-    """Settings of the paged KV cache. block_size: tokens per KV block. num_kv_blocks: None to size
-    from memory. kv_events: where events of cached blocks are published for routers, None for no
-    events."""
+class CacheConfig(CacheOptions):
+    """Settings of the paged KV cache. kv_events: where events of cached blocks are published for
+    routers, None for no events."""
 
-    block_size: int
-    num_kv_blocks: int | None
-    gpu_memory_utilization: float
-    kv_cache_dtype: str
-    enable_prefix_caching: bool
     kv_events: KVEventsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """Limits and policies of the scheduler. long_prefill_token_threshold: most prompt tokens of one
-    request per step; 0 for no bound. delay_factor: prefill_first waits this many prompt latencies
-    to batch prompts; 0 never waits. max_step_seconds: of a step with prompts and decodes; 0 for no
-    bound. max_waiting_requests: a server refuses further requests while this many have no token
-    yet; 0 for no bound. num_speculative_tokens: drafts per sequence and step for which blocks are
-    reserved. fairness: whose shares order the waiting requests; client_weights: of these shares, by
-    the part of `Request.client_id` before or after its slash; 1 for every other. max_loras:
-    adapters that are on the device at once."""
+class SchedulerConfig(SchedulerOptions):
+    """Limits and policies of the scheduler. num_speculative_tokens: drafts per sequence and step
+    for which blocks are reserved. max_loras: adapters that are on the device at once."""
 
-    policy: SchedulingPolicy
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    long_prefill_token_threshold: int
-    delay_factor: float
-    max_step_seconds: float = 0.0
-    max_waiting_requests: int = 0
     num_speculative_tokens: int = 0
-    fairness: Fairness = "clients"
-    client_weights: Mapping[str, float] = field(default_factory=dict)
     max_loras: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlace:
-    """The place of this machine among the `count` nodes that share a model: a copy of it, or its
-    experts. address, port: where the first node, of rank 0, waits for the others."""
-
-    count: int = 1
-    rank: int = 0
-    address: str = "127.0.0.1"
-    port: int = 29_500
-
-    @staticmethod
-    def of(options: EngineOptions) -> NodePlace:
-        """Take the node's place from the options."""
-        return NodePlace(
-            count=options.nnodes,
-            rank=options.node_rank,
-            address=options.master_addr,
-            port=options.master_port,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelConfig:
+class ParallelConfig(ParallelOptions):
     """Ranks of data, tensor and expert parallelism. data_parallel_rank: the rank of a core process;
     other processes ignore it. tensor_parallel_rank: the rank of a runner's process among those that
-    share a copy of the model. expert_parallel: each rank has whole experts, instead of a part of
-    each expert. shares_experts: ranks of data parallelism, with their own tokens, share the
-    experts; else ranks that share a copy of the model do. expert_exchange: the transport of few
-    tokens to their experts; balance: how experts are rebalanced, None for never. stall_seconds: a
-    rank that computes nothing for so long, with work or without, is unhealthy."""
+    share a copy of the model. balance: how experts are rebalanced, None for never."""
 
-    tensor_parallel_size: int
-    data_parallel_size: int
     data_parallel_rank: int = 0
     tensor_parallel_rank: int = 0
-    data_parallel_routing: RoutingPolicy = "least_tokens"
-    stall_seconds: float = 120.0
-    expert_parallel: bool = False
-    expert_exchange: ExpertTransport = "torch"
     balance: EPLBConfig | None = None
-    nodes: NodePlace = NodePlace()
+    nodes: NodePlace = field(default_factory=NodePlace)
 
     @property
     def shares_experts(self) -> bool:
@@ -272,68 +206,22 @@ class SleepLevel(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SleepConfig:
-    """Settings of sleep mode, which lends the device to other processes. holds_requests: new
-    requests wait for the engine to wake up; else they are refused. idle_seconds: time without a
-    request after which the engine sleeps until the next request; None for never."""
-
-    enabled: bool = False
-    holds_requests: bool = False
-    idle_seconds: float | None = None
-
-    @staticmethod
-    def of(options: EngineOptions) -> SleepConfig:
-        """Derive the sleep configuration from the options. Raises `ConfigError`."""
-        idle = options.sleep_idle_seconds
-        asked = {"--sleep-queue": options.sleep_queue, "--sleep-idle-seconds": idle is not None}
-        for flag, given in asked.items():
-            if given and not options.enable_sleep_mode:
-                raise ConfigError(
-                    f"{flag} is for an engine that may sleep; give --enable-sleep-mode too, or "
-                    "leave it out"
-                )
-        if idle is not None and not 0 < idle < math.inf:
-            raise ConfigError(f"--sleep-idle-seconds must be more than 0, got {idle:g}")
-        if options.enable_sleep_mode and options.enable_dp_attention:
-            raise ConfigError(
-                "--enable-sleep-mode: ranks that share experts (--enable-dp-attention) do not "
-                "sleep; leave one of them out"
-            )
-        if options.enable_sleep_mode and options.nnodes > 1:
-            raise ConfigError(
-                "--enable-sleep-mode: an engine over several nodes does not sleep; leave it "
-                "out, or use one node"
-            )
-        return SleepConfig(
-            enabled=options.enable_sleep_mode,
-            holds_requests=options.sleep_queue,
-            idle_seconds=idle,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The complete configuration of an engine. enforce_eager: no graphs. torch_profiler_dir: the
-    folder for traces of the running engine; None for none. reproducible: a row's result never
-    depends on the other rows of its step. speculative: how tokens are drafted; None for no drafts.
-    draft: the draft checkpoint, if there is a separate one. lora: the adapters; None for none.
-    sleep: whether the device may be lent to other processes."""
+    """The complete configuration of an engine. speculative: how tokens are drafted; None for no
+    drafts. draft: the draft checkpoint, if there is a separate one. lora: the adapters; None for
+    none. sleep: whether the device may be lent to other processes."""
 
     model: ModelConfig
     cache: CacheConfig
     scheduler: SchedulerConfig
     parallel: ParallelConfig
-    device: str
-    backend: str
-    op_backends: dict[str, str]
-    enforce_eager: bool
+    execution: ExecutionOptions
     seed: int
-    reproducible: bool = False
-    torch_profiler_dir: str | None = None
     speculative: SpeculativeConfig | None = None
     draft: ModelConfig | None = None
     lora: LoraConfig | None = None
-    sleep: SleepConfig = field(default_factory=SleepConfig)
+    sleep: SleepOptions = field(default_factory=SleepOptions)
+    health: HealthOptions = field(default_factory=HealthOptions)
 
     def with_max_num_seqs(self, count: int) -> Config:
         """Return a copy of the configuration with this limit of concurrent sequences."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from atom.errors import ConfigError
+from atom.sizing.options.lora import DEFAULT_LORA_RANK, LoraFlags
+from atom.sizing.options.option import range_problems
 
-DEFAULT_RANK = 16
-_MOST_RANK = 512
 # No controls, marks of direction, markup or parts of paths: names are shown, and are labels.
 _NAME = re.compile(r"(?=.{1,256}\Z)[\w:@+=~-][\w.:@+=~-]*(/[\w:@+=~-][\w.:@+=~-]*)*")
 
@@ -41,24 +41,10 @@ class LoraConfig:
 
     modules: tuple[LoraModule, ...] = ()
     max_loras: int = 1
-    max_rank: int = DEFAULT_RANK
+    max_rank: int = DEFAULT_LORA_RANK
     max_cpu_loras: int = 1
     may_load: bool = False
     experts: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoraFlags:
-    """The LoRA flags of the command line; None for a flag that is not given. model_names: the names
-    by which requests select the base model."""
-
-    modules: Sequence[str] | None
-    max_loras: int | None
-    max_rank: int | None
-    max_cpu_loras: int | None
-    may_load: bool
-    experts: bool = False
-    model_names: Sequence[str] = ()
 
 
 class _Module(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,10 +53,11 @@ class _Module(msgspec.Struct, forbid_unknown_fields=True):
     base_model_name: str | None = None
 
 
-def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
-    """Put the flags together; None where adapters are not enabled. Raises `ConfigError`."""
+def lora_config(flags: LoraFlags, model_names: Sequence[str] = ()) -> LoraConfig | None:
+    """Put the flags together; None if adapters are not enabled. model_names: the names by which
+    requests select the base model. Raises `ConfigError`."""
     numbers = (flags.max_loras, flags.max_rank, flags.max_cpu_loras)
-    if not enabled:
+    if not flags.enabled:
         if (
             flags.modules
             or flags.may_load
@@ -85,17 +72,17 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
     modules = tuple(map(_module, flags.modules or ()))
     _check_names("--lora-modules", modules)
     for module in modules:
-        if module.name in flags.model_names:
+        if module.name in model_names:
             raise ConfigError(
                 f"--lora-modules: {module.name} is the model's own name, so no request could ask "
                 "for the adapter; give it another, or the model by --served-model-name"
             )
     max_loras = 1 if flags.max_loras is None else flags.max_loras
     kept = max(max_loras, len(modules)) if flags.max_cpu_loras is None else flags.max_cpu_loras
-    _within("--max-loras", max_loras, 1, None)
-    max_rank = DEFAULT_RANK if flags.max_rank is None else flags.max_rank
-    _within("--max-lora-rank", max_rank, 1, _MOST_RANK)
-    _within("--max-cpu-loras", kept, max_loras, None)
+    for problem in range_problems(flags, by_flag=True):
+        raise ConfigError(problem)
+    if kept < max_loras:
+        raise ConfigError(f"--max-cpu-loras must be at least {max_loras}, got {kept}")
     if len(modules) > kept:
         raise ConfigError(
             f"--lora-modules names {len(modules)} adapters, and --max-cpu-loras {kept} is how many "
@@ -104,7 +91,7 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
     return LoraConfig(
         modules=modules,
         max_loras=max_loras,
-        max_rank=max_rank,
+        max_rank=DEFAULT_LORA_RANK if flags.max_rank is None else flags.max_rank,
         max_cpu_loras=kept,
         may_load=flags.may_load,
         experts=flags.experts,
@@ -162,9 +149,3 @@ def _module(text: str) -> LoraModule:
             'sql=/adapters/sql, or {"name": "sql", "path": "/adapters/sql"}'
         )
     return LoraModule(name=name, path=path)
-
-
-def _within(flag: str, value: int, least: int, most: int | None) -> None:
-    if value < least or (most is not None and value > most):
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{flag} must be {bounds}, got {value}")

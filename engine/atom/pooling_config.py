@@ -17,10 +17,9 @@ from typing import Any, Literal
 from atom.bounded_input.bounded_json import read_json_file
 from atom.checkpoint import Checkpoint, read_json
 from atom.errors import ConfigError, ModelError
+from atom.sizing.options.model import Convert, Runner
 from atom.sizing.text_part import text_part
 
-Runner = Literal["auto", "generate", "pooling"]
-Convert = Literal["auto", "none", "embed", "classify"]
 PoolingKind = Literal["embed", "classify"]
 
 MODULES_FILE = "modules.json"

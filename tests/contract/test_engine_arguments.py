@@ -12,6 +12,7 @@ from atom.entrypoints.flags.engine_args import options_from_args
 from atom.sizing.kv_layout import kv_bytes_per_token
 from atom_operator import constants
 from atom_operator.children.engine_container import engine_args
+from tests.support.engine_core.option_values import values_of
 from tests.support.operator.builders_operator import plan as make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ ENGINE = {
 def test_every_rendered_argument_parses_and_means_the_same() -> None:
     plan = make_plan(engine=ENGINE, rollout={"drainSeconds": 77})
     args = build_parser().parse_args(["serve", *engine_args(plan)])
-    options = options_from_args(args)
+    options = values_of(options_from_args(args))
     assert (options.max_model_len, options.max_num_seqs) == (1024, 48)
     assert (options.max_num_batched_tokens, options.block_size) == (4096, 32)
     assert (options.gpu_memory_utilization, options.kv_cache_dtype) == (0.85, "bf16")
@@ -44,7 +45,7 @@ def test_copies_of_the_model_are_the_engines_ranks() -> None:
     amd = {"type": "amd", "product": "MI300X"}
     plan = make_plan(accelerator=amd, parallelism={"data": 4})
     args = build_parser().parse_args(["serve", *engine_args(plan)])
-    assert options_from_args(args).data_parallel_size == 4
+    assert options_from_args(args).parallel.data_parallel_size == 4
     one = engine_args(make_plan(accelerator=amd))
     assert "--data-parallel-size" not in one, "an older image may not know it"
 
@@ -52,8 +53,10 @@ def test_copies_of_the_model_are_the_engines_ranks() -> None:
 def test_defaults_of_the_operator_are_those_of_the_engine() -> None:
     # On a GPU; on CPUs the operator chooses smaller batches, and says so with flags.
     plan = make_plan(accelerator={"type": "amd", "product": "MI300X"})
-    rendered = options_from_args(build_parser().parse_args(["serve", *engine_args(plan)]))
-    bare = options_from_args(build_parser().parse_args(["serve", "--model", rendered.model]))
+    rendered = values_of(
+        options_from_args(build_parser().parse_args(["serve", *engine_args(plan)]))
+    )
+    bare = values_of(options_from_args(build_parser().parse_args(["serve", "--model", "m"])))
     for name in ("max_num_seqs", "block_size", "gpu_memory_utilization", "enable_prefix_caching"):
         assert getattr(rendered, name) == getattr(bare, name), name
     assert rendered.scheduling_policy == bare.scheduling_policy

@@ -146,7 +146,7 @@ def test_the_table_has_the_rope_types_that_are_computed(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", KV_ELEMENTS)
 def test_the_table_has_the_cache_types_that_start(checkpoint: Path, dtype: str) -> None:
-    options = EngineOptions(
+    options = EngineOptions.of(
         model=str(checkpoint),
         device="cpu",
         kv_cache_dtype=dtype,

@@ -78,7 +78,7 @@ class Measured:
         resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=CPU_RUNTIME_BYTES))
         monkeypatch.setattr(psutil, "Process", lambda: resident)
         config = build_config(
-            EngineOptions(model=str(folder), device="cpu", **{**OPTIONS, **options})
+            EngineOptions.of(model=str(folder), device="cpu", **{**OPTIONS, **options})
         )
         runner = ModelRunner(config)
         self.report: EngineReport = runner.initialize(lambda phase, share: None)

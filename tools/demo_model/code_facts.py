@@ -9,11 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
-from atom.config import KV_CACHE_DTYPES, EngineOptions
 from atom.entrypoints.cli import build_parser
-from atom.entrypoints.flags.engine_args import BACKENDS
 from atom.entrypoints.serve import HTTP_PORT
 from atom.sizing.architectures import ARCHITECTURES
+from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.execution import BACKENDS
+from atom.sizing.options.flag_values import KV_CACHE_DTYPES
+from atom.sizing.options.parallelism import HealthOptions
+from atom.sizing.options.scheduling import SchedulerOptions
 from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
 from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
@@ -25,19 +28,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def facts_of_code() -> dict[str, Fact]:
     """Every fact by its name."""
-    options = EngineOptions(model="")
+    cache, scheduler = CacheOptions(), SchedulerOptions()
     # Those that run a model; `completion` only prints what completes their flags in a shell.
     commands = [name for name in _subparsers(build_parser()) if name != "completion"]
     return {
         "architectures": _some(a.removesuffix("ForCausalLM") for a in ARCHITECTURES),
         "backends": _some(name for name in BACKENDS if name != "auto"),
-        "block_size": _one(options.block_size),
-        "gpu_memory_utilization": _one(options.gpu_memory_utilization),
+        "block_size": _one(cache.block_size),
+        "gpu_memory_utilization": _one(cache.gpu_memory_utilization),
         "kv_dtypes": _all(name for name in KV_CACHE_DTYPES if name != "auto"),
-        "max_num_batched_tokens": _one(options.max_num_batched_tokens),
-        "max_num_seqs": _one(options.max_num_seqs),
-        "max_waiting_requests": _one(options.max_waiting_requests),
-        "stall_seconds": _one(f"{options.stall_seconds:g}"),
+        "max_num_batched_tokens": _one(scheduler.max_num_batched_tokens),
+        "max_num_seqs": _one(scheduler.max_num_seqs),
+        "max_waiting_requests": _one(scheduler.max_waiting_requests),
+        "stall_seconds": _one(f"{HealthOptions().stall_seconds:g}"),
         "http_port": _one(HTTP_PORT),
         "subcommands": _some(commands),
         "api_version": _one(f"{GROUP}/{VERSION}"),

@@ -10,7 +10,6 @@ import msgspec
 from prometheus_client.core import Metric
 
 from atom.client_figures import ClientCounts
-from atom.config_values import SleepConfig
 from atom.entrypoints.openai.metrics import EngineCollector
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
@@ -20,6 +19,7 @@ from atom.metrics import RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.loras.served_loras import ServedLoras
 from atom.model_engine.wire.engine_protocol import RankStats, StatsBody
+from atom.sizing.options.execution import SleepOptions
 from atom_operator.metrics import OperatorMetrics
 from tools.reference.markdown import code, codes, head, table
 
@@ -59,7 +59,9 @@ def _engine() -> list[Metric]:
     """Collect the metrics of a server with two ranks that share experts, speculation and
     clients."""
     lora = SimpleNamespace(max_loras=1)
-    config = SimpleNamespace(model=SimpleNamespace(served_name="m"), lora=lora, sleep=SleepConfig())
+    config = SimpleNamespace(
+        model=SimpleNamespace(served_name="m"), lora=lora, sleep=SleepOptions()
+    )
     status = SimpleNamespace(report=SimpleNamespace(block_size=16, num_blocks=1))
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),

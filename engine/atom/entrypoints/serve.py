@@ -20,7 +20,6 @@ from atom.entrypoints.flags.engine_args import (
     options_from_args,
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
-from atom.entrypoints.flags.flag_values import json_object
 from atom.entrypoints.http.access_options import access_options
 from atom.entrypoints.http.api_key import read_api_keys, read_key_file
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
@@ -32,6 +31,7 @@ from atom.entrypoints.swap.shared_device import Sharing, SharingModel
 from atom.entrypoints.swap.swap_policy import SwapRule
 from atom.entrypoints.tracing.trace_flags import add_trace_flags, traces_endpoint
 from atom.errors import ConfigError
+from atom.sizing.options.flag_values import json_object
 
 if TYPE_CHECKING:
     from atom.config import EngineOptions
@@ -300,11 +300,11 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
                 f"--worker-urls: the models of {file} share a device, and a server with workers "
                 "has none; leave it out"
             )
-        if options.engine.sleep_idle_seconds is not None:
+        if options.engine.sleep.idle_seconds is not None:
             raise ConfigError(
                 f"--sleep-idle-seconds: the models of {file} sleep for each other; leave it out"
             )
-        share = options.engine.gpu_memory_utilization
+        share = options.engine.cache.gpu_memory_utilization
         shares.append((entry, share))
         models.append(ServedModel(SharingModel(entry.name, share, entry.pinned), options))
     check_shares(file, shares, args.gpu_memory_utilization)
@@ -406,7 +406,7 @@ def _with_followed_adapters(args: argparse.Namespace, engine: EngineOptions) -> 
             f"{flag} says which adapters there are; leave out --lora-modules and "
             "--allow-runtime-lora-updating, or the file"
         )
-    if args.api_server_count > 1 or engine.nnodes > 1:
+    if args.api_server_count > 1 or engine.nodes.count > 1:
         raise ConfigError(
             f"{flag}: adapters come and go in servers of one HTTP process on one node; leave out "
             "--api-server-count and --nnodes, or give --lora-modules"

@@ -145,7 +145,7 @@ class AsyncLLMEngine:
         `EngineOptions`.
 
         Raises `ModelError` or `ConfigError`. Not started yet."""
-        return AsyncLLMEngine(build_config(EngineOptions(model=model, **options)))
+        return AsyncLLMEngine(build_config(EngineOptions.of(model=model, **options)))
 
     # ---- life ---------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class EngineCore:
         self._tellings = itertools.count(1)
         self._progress_sent = ("", -1)
         self._profiler = TorchProfiler(
-            config.torch_profiler_dir, config.parallel.data_parallel_rank
+            config.execution.torch_profiler_dir, config.parallel.data_parallel_rank
         )
         self._controls = {each.name: each for each in CONTROLS if each.is_served(config)}
 
@@ -266,7 +266,7 @@ class EngineCore:
             if self._pulse.got_on():
                 last = now
                 self._sockets.send_all(self._stats())
-            elif now - last >= self._config.parallel.stall_seconds:
+            elif now - last >= self._config.health.stall_seconds:
                 self._end_stuck(now - last)
 
     def _end_stuck(self, seconds: float) -> None:

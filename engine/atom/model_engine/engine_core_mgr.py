@@ -285,10 +285,8 @@ class CoreManager:
     def _ready(self, rank: int, body: EngineReport) -> EngineReport | None:
         report = self._answers.ready(rank, body)
         if report is not None:
-            parallel = self._config.parallel
-            self._watch = HeartbeatWatch(
-                parallel.data_parallel_size, parallel.stall_seconds, time.monotonic()
-            )
+            ranks, health = self._config.parallel.data_parallel_size, self._config.health
+            self._watch = HeartbeatWatch(ranks, health.stall_seconds, time.monotonic())
         return report
 
     def _named(self, rank: int, message: str) -> str:

@@ -114,7 +114,7 @@ class LLMEngine:
         if (model is None) == (config is None):
             raise ConfigError("give LLMEngine either model=… or config=…")
         if config is None:
-            config = build_config(EngineOptions(model=str(model), **options))
+            config = build_config(EngineOptions.of(model=str(model), **options))
         self.config = config
         self.processor = InputOutputProcessor(config)
         self.processor.warn_of_misfits()

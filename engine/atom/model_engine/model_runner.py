@@ -86,6 +86,7 @@ class ModelRunner:
         self._speculation = SpeculationSetup(config, group.size)
         # What the KV cache keeps, by groups of layers.
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
+        execution = config.execution
         self._layout = kv_layout(*kept, config.cache.block_size)
         layers = self._speculation.all_layers()
         case = layers.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
@@ -98,8 +99,10 @@ class ModelRunner:
         )
         self._resolved = (
             resolve_reproducible_ops(self._device.type, case)
-            if config.reproducible
-            else resolve_ops(self._device.type, case, config.backend, config.op_backends)
+            if execution.reproducible
+            else resolve_ops(
+                self._device.type, case, config.execution.backend, config.execution.op_backends
+            )
         )
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
@@ -107,7 +110,7 @@ class ModelRunner:
         ops = self._resolved.ops if config.lora is None else with_lora(self._resolved.ops)
         self._ops = with_all_reduce(ops, self._group)
         place = Ranks(self._group.size, self._group.rank), self._group, self._experts
-        build = Build(self._ops, *place, self._exchange, in_tree=config.reproducible)
+        build = Build(self._ops, *place, self._exchange, in_tree=execution.reproducible)
         self._builder = ModelBuilder(build, self._dtype)
         self._predicted = PredictedMemory(
             config,
@@ -233,7 +236,7 @@ class ModelRunner:
     def _graph_bytes(self) -> int:
         """Return the bytes that decode graphs will take, measured on the profiling cache."""
         graphs = self._decode_graphs()
-        if graphs is None and self._device.is_gpu and not self._config.enforce_eager:
+        if graphs is None and self._device.is_gpu and not self._config.execution.enforce_eager:
             logger.warning(
                 "decode steps run without graphs: the chosen backend cannot capture %s",
                 ", ".join(self._resolved.uncapturable),
@@ -242,7 +245,7 @@ class ModelRunner:
 
     def _decode_graphs(self, pool: tuple[int, int] | None = None) -> DecodeGraphs | None:
         """Build the graphs of decode steps; None where steps run eagerly. pool: as GraphPool's."""
-        eager = self._config.enforce_eager or not self._device.is_gpu
+        eager = self._config.execution.enforce_eager or not self._device.is_gpu
         if eager or self._resolved.uncapturable:
             return None
         return self.steps.build_graphs(

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from atom.errors import AdapterError, ConfigError
 from atom.lora_checkpoint import CONFIG_FILE, WEIGHTS_FILE, read_adapter_config
-from atom.lora_config import LoraConfig, LoraFlags, lora_config
+from atom.lora_config import LoraConfig, lora_config
 from atom.model_engine.runner.lora_adapters import LoraAdapters
+from atom.sizing.options.lora import LoraFlags
 from tests.engine.lora.test_lora_parity import OPTIONS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.lora_adapter import make_adapter
@@ -169,21 +170,16 @@ def test_damaged_files_are_refused(adapter: Path, adapters: LoraAdapters, tmp_pa
         adapters.read(str(cut))
 
 
-def flags(**said: Any) -> LoraFlags:
-    nothing = {"modules": None, "max_loras": None, "max_rank": None, "max_cpu_loras": None}
-    return LoraFlags(**{**nothing, "may_load": False, **said})
-
-
 def test_flags_go_together() -> None:
-    assert lora_config(False, flags()) is None
-    both = lora_config(True, flags(modules=["a=/x", '{"name": "b", "path": "/y"}']))
+    assert lora_config(LoraFlags()) is None
+    both = lora_config(LoraFlags(enabled=True, modules=["a=/x", '{"name": "b", "path": "/y"}']))
     assert both is not None
     assert [(each.name, each.path) for each in both.modules] == [("a", "/x"), ("b", "/y")]
     assert (both.max_loras, both.max_cpu_loras, both.max_rank) == (1, 2, 16)
     wrong: list[tuple[bool, dict[str, Any], str]] = [
         (False, {"modules": ["a=/x"]}, "--enable-lora"),
         (True, {"modules": ["a=/x", "a=/y"]}, "twice"),
-        (True, {"modules": ["a=/x"], "model_names": ["m", "a"]}, "a is the model's own name"),
+        (True, {"modules": ["m=/x"]}, "m is the model's own name"),
         (True, {"modules": ["a"]}, "name=path"),
         (True, {"modules": ["a b=/x"]}, "letters, digits and characters of"),
         (True, {"modules": ["a=/x", "b=/y"], "max_cpu_loras": 1}, "raise it"),
@@ -193,4 +189,4 @@ def test_flags_go_together() -> None:
     ]
     for enabled, said, words in wrong:
         with pytest.raises(ConfigError, match=words):
-            lora_config(enabled, flags(**said))
+            lora_config(LoraFlags(enabled=enabled, **said), ["m"])

@@ -53,7 +53,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def serving(folder: Path, **options: Any) -> Any:
-    return serve_model(build_config(EngineOptions(model=str(folder), **{**OPTIONS, **options})))
+    return serve_model(build_config(EngineOptions.of(model=str(folder), **{**OPTIONS, **options})))
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ async def test_each_model_refuses_by_name_what_it_was_not_started_for(
 
 
 def _built(folder: Path, **options: Any) -> Any:
-    return build_config(EngineOptions(model=str(folder), device="cpu", **options)).model.pooling
+    return build_config(EngineOptions.of(model=str(folder), device="cpu", **options)).model.pooling
 
 
 def test_options_and_files_say_what_is_pooled(tmp_path: Path, embedder: Path) -> None:

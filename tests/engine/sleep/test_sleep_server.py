@@ -30,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def options_of(checkpoint: Path, **options: Any) -> EngineOptions:
     values = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 200, **options}
-    return EngineOptions(model=str(checkpoint), enable_sleep_mode=True, **values)
+    return EngineOptions.of(model=str(checkpoint), enable_sleep_mode=True, **values)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -194,11 +194,11 @@ async def test_what_cannot_sleep_is_refused_at_the_start(
 ) -> None:
     values = {"device": "cpu", "enable_sleep_mode": True, **options}
     with pytest.raises(ConfigError, match=told):
-        build_config(EngineOptions(model=str(checkpoint), **values))
+        build_config(EngineOptions.of(model=str(checkpoint), **values))
 
 
 async def test_a_server_that_may_not_sleep_says_so(checkpoint: Path) -> None:
-    config = build_config(EngineOptions(model=str(checkpoint), device="cpu", num_kv_blocks=200))
+    config = build_config(EngineOptions.of(model=str(checkpoint), device="cpu", num_kv_blocks=200))
     async with serve_model(config, api_key=KEY) as rig:
         rig.client.headers["authorization"] = f"Bearer {KEY}"
         answer = await rig.client.post("/sleep")

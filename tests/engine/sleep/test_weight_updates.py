@@ -46,7 +46,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def serve(checkpoint: Path, **options: Any) -> Any:
     values = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 200, **options}
-    engine = EngineOptions(model=str(checkpoint), enable_sleep_mode=True, **values)
+    engine = EngineOptions.of(model=str(checkpoint), enable_sleep_mode=True, **values)
     places = loads_from(str(checkpoint.parent.parent))
     return serve_model(build_config(engine), api_key=KEY, access=places)
 

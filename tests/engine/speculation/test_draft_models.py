@@ -326,4 +326,4 @@ def test_what_does_not_draft_for_a_model_is_refused_before_weights_are_read(tmp_
         method = "mtp" if draft is None else "eagle3"
         asked = SpeculativeConfig(method=method, draft_model=draft and str(draft))
         with pytest.raises(ConfigError, match=said):
-            build_config(EngineOptions(model=str(folder), speculative=asked))
+            build_config(EngineOptions.of(model=str(folder), speculative=asked))

@@ -24,7 +24,8 @@ def test_options_of_an_entry_win_over_the_line(models_file: Path) -> None:
     assert (chat.sharing.share, chat.sharing.pinned, code.sharing.pinned) == (0.4, True, False)
     assert chat.options.served_names == ("chat",)
     engine = code.options.engine
-    assert (engine.num_kv_blocks, engine.max_num_seqs, engine.enable_sleep_mode) == (100, 5, True)
+    assert (engine.cache.num_kv_blocks, engine.scheduler.max_num_seqs) == (100, 5)
+    assert engine.sleep.enabled
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ async def rig(
     thought = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
     (folder / "chat_template.jinja").write_text(telling(request.param) + CHAT_TEMPLATE + thought)
     options = {"served_model_name": MODEL, "device": "cpu", "num_kv_blocks": 400}
-    config = build_config(EngineOptions(model=str(folder), **options))  # type: ignore[arg-type]
+    config = build_config(EngineOptions.of(model=str(folder), **options))  # type: ignore[arg-type]
     async with serve_model(config) as rig:
         yield rig
         await rig.assert_well()

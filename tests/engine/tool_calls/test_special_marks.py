@@ -50,7 +50,7 @@ async def rig(
     start = STARTS.get(name, "<think>\n\n</think>\n\n")
     (folder / "chat_template.jinja").write_text(telling(name) + CHAT_TEMPLATE + start)
     options: dict[str, Any] = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 400}
-    async with serve_model(build_config(EngineOptions(model=str(folder), **options))) as rig:
+    async with serve_model(build_config(EngineOptions.of(model=str(folder), **options))) as rig:
         yield name, rig, tokenizer
         await rig.assert_well()
 

@@ -36,7 +36,7 @@ CONFIG: dict[str, Any] = {
 
 def spec_of(folder: Path, max_model_len: int = 1024, **changes: Any) -> ModelSpec:
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
-    options = EngineOptions(model=str(folder), device="cpu", max_model_len=max_model_len)
+    options = EngineOptions.of(model=str(folder), device="cpu", max_model_len=max_model_len)
     return model_spec(build_config(options).model)
 
 

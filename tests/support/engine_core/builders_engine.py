@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atom.config import SchedulerConfig
-from atom.config_values import Fairness
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import Request
@@ -15,6 +14,7 @@ from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 from atom.sizing.mask_rule import sliding_window
+from atom.sizing.options.scheduling import Fairness
 
 EOS = 2
 

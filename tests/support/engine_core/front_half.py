@@ -61,7 +61,7 @@ def write_model_folder(folder: Path, *, context_tokens: int = 64, **generation: 
 
 def build_test_config(folder: Path, **options: Any) -> Config:
     settings: dict[str, Any] = {"served_model_name": SERVED_NAME, "device": "cpu", **options}
-    return build_config(EngineOptions(model=str(folder), **settings))
+    return build_config(EngineOptions.of(model=str(folder), **settings))
 
 
 def stream_body(

@@ -132,7 +132,7 @@ class PlayedEngine:
             max_num_seqs=8,
             max_num_batched_tokens=setting.budget,
             long_prefill_token_threshold=setting.threshold,
-            delay_factor=0.0,
+            max_step_seconds=0.0,
             num_speculative_tokens=setting.drafts,
         )
         blocks = BlockManager(

@@ -63,7 +63,7 @@ class MemorySockets:
 
 class WiredCore:
     def __init__(self, model: Path, **options: Any) -> None:
-        self.config = build_config(EngineOptions(model=str(model), device="cpu", **options))
+        self.config = build_config(EngineOptions.of(model=str(model), device="cpu", **options))
         self.sockets = MemorySockets()
         self.core = EngineCore(self.config, cast(CoreSockets, self.sockets))
         self.core.start()

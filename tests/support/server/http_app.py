@@ -32,7 +32,7 @@ from tests.support.waiting import HANG_SECONDS, eventually
 
 # As our servers keep them: uvicorn's own 5 s are those after which a client is to ask again, which
 # then finds its connection closed now and then.
-_KEEP_ALIVE_SECONDS = ServerOptions(engine=EngineOptions(model="m")).keep_alive_seconds
+_KEEP_ALIVE_SECONDS = ServerOptions(engine=EngineOptions.of(model="m")).keep_alive_seconds
 
 
 class QuietServer(uvicorn.Server):

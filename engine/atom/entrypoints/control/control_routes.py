@@ -136,7 +136,7 @@ def pausing_engine(state: ServerState) -> AsyncLLMEngine:
 
 async def _profile(state: ServerState, call: Control[Answer]) -> list[Answer]:
     engine = state.serving_engine(None)
-    if engine.config.torch_profiler_dir is None:
+    if engine.config.execution.torch_profiler_dir is None:
         raise RequestError(
             "profiling is off in this server; start it with --torch-profiler-dir DIR", status=403
         )

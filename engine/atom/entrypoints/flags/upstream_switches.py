@@ -10,12 +10,14 @@ import logging
 import re
 from collections.abc import Mapping
 
+from atom.sizing.options.table import OPTIONS
+
 logger = logging.getLogger(__name__)
 
-PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
-EAGER_VARIABLE = "ATOM_ENFORCE_EAGER"
-HONOURED = (PROFILER_VARIABLE, EAGER_VARIABLE)
-REPRODUCIBLE_VARIABLE = "VLLM_BATCH_INVARIANT"  # vLLM's own switch of the same
+# Those of upstream that give an option's default; an option may have a variable of vLLM instead.
+HONOURED = tuple(
+    each.variable for each in OPTIONS if each.variable and each.variable.startswith("ATOM_")
+)
 
 _RANKS = "a server starts its own ranks and finds them itself; use --data-parallel-size"
 _KERNELS = "which kernels run is chosen per operation; use --backend or --op-backend OP=NAME"

@@ -95,7 +95,7 @@ async def _opened(
     """Open the model on a thread: a download of weights may take long, and is followed."""
     if options.worker_urls:
         return await on_daemon_thread(lambda: open_model(options), name=OPENING_THREAD)
-    asked = options.engine
+    asked = options.engine.checkpoint
     following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
     try:
         return await on_daemon_thread(lambda: open_model(options), name=OPENING_THREAD)
@@ -125,8 +125,10 @@ class WorkersEngine:
     requests may wait."""
 
     def __init__(self, options: ServerOptions) -> None:
-        unbounded = dataclasses.replace(options.engine, max_waiting_requests=0)
-        self._options = dataclasses.replace(options, engine=unbounded)
+        engine = options.engine
+        unbounded = dataclasses.replace(engine.scheduler, max_waiting_requests=0)
+        engine = dataclasses.replace(engine, scheduler=unbounded)
+        self._options = dataclasses.replace(options, engine=engine)
 
     async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
         """Open the model's text side, and connect to the workers. Raises `ConfigError` for a

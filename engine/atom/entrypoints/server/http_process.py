@@ -136,7 +136,7 @@ class HttpProcess:
             names=options.served_names,
             refuses_late=bool(options.worker_urls),
             clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
-            loadable=LoadableByRequests.of(options.access, options.engine.model),
+            loadable=LoadableByRequests.of(options.access, options.engine.checkpoint.model),
         )
         self._keys = options.keys()
         self._http = HttpServer(

@@ -88,7 +88,9 @@ class ModelsProcess:
         self._states = {
             each.sharing.name: ServerState(
                 names=each.options.served_names,
-                loadable=LoadableByRequests.of(each.options.access, each.options.engine.model),
+                loadable=LoadableByRequests.of(
+                    each.options.access, each.options.engine.checkpoint.model
+                ),
                 **shared,
             )
             for each in models
@@ -170,7 +172,8 @@ class ModelsProcess:
                 self._device.set_asleep(name)
             logger.info("%s has started", name)
         options = self._models[0].options
-        limits = HoldLimits(options.engine.max_waiting_requests, options.request_timeout_seconds)
+        most = options.engine.scheduler.max_waiting_requests
+        limits = HoldLimits(most, options.request_timeout_seconds)
         engines = {name: self._engine(name) for name in self._states}
         self._router.turns = ModelTurns(self._device, engines, limits)
         return reports

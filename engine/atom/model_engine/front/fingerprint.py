@@ -21,7 +21,7 @@ class Fingerprint:
 
     def of(self, weights_version: str, report: EngineReport | None) -> str:
         """Return that of answers by these weights: weights, engine, kernels, options."""
-        if not self._config.reproducible or report is None:
+        if not self._config.execution.reproducible or report is None:
             return weights_version
         if weights_version not in self._composed:
             self._composed = {weights_version: _compose(weights_version, self._config, report)}

@@ -9,11 +9,11 @@ from atom.utils.device import Device, detect_device
 def rank_device(config: Config) -> Device:
     """Return the device of this rank, and on the CPU its share of the machine."""
     parallel = config.parallel
-    here = parallel.ranks_per_node
+    here, device = parallel.ranks_per_node, config.execution.device
     if parallel.shares_experts:
-        return detect_device(config.device, sharers=here, index=parallel.data_parallel_rank % here)
+        return detect_device(device, sharers=here, index=parallel.data_parallel_rank % here)
     return detect_device(
-        config.device,
+        device,
         sharers=parallel.data_parallel_size * here,
         index=parallel.tensor_parallel_rank % here,
     )

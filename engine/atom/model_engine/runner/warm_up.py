@@ -108,10 +108,10 @@ def describe_start(config: Config) -> str:
         config.cache.kv_cache_dtype,
         parallel.tensor_parallel_size,
         parallel.expert_parallel,
-        config.backend,
-        sorted(config.op_backends.items()),
-        config.reproducible,
-        config.enforce_eager,
+        config.execution.backend,
+        sorted(config.execution.op_backends.items()),
+        config.execution.reproducible,
+        config.execution.enforce_eager,
         None
         if config.lora is None
         else (config.lora.max_loras, config.lora.max_rank, config.lora.experts),

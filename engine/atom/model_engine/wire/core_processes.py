@@ -147,7 +147,11 @@ def visible_devices(config: Config, environ: Mapping[str, str]) -> dict[str, str
     us, or else from all, rank r takes the r-th group of tensor_parallel_size. Empty if there is one
     rank, or if ranks have to reach each other's devices."""
     parallel = config.parallel
-    if parallel.data_parallel_size == 1 or parallel.shares_experts or config.device == "cpu":
+    if (
+        parallel.data_parallel_size == 1
+        or parallel.shares_experts
+        or config.execution.device == "cpu"
+    ):
         return {}
     size = parallel.tensor_parallel_size
     first = parallel.data_parallel_rank * size

@@ -38,7 +38,7 @@ class SteppedCore:
         self.requests.bind(address.requests)
         self.outputs = context.socket(zmq.PULL)
         self.outputs.bind(address.outputs)
-        config = build_config(EngineOptions(model=str(model), device="cpu", num_kv_blocks=100))
+        config = build_config(EngineOptions.of(model=str(model), device="cpu", num_kv_blocks=100))
         self.sockets = CoreSockets(context, [address.endpoints], rank=0)
         self.core = EngineCore(config, self.sockets)
         self.core.start()

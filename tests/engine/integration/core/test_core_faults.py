@@ -52,7 +52,7 @@ MALFORMED = {
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("tiny") / "qwen3"
     make_tiny_checkpoint(folder, max_position_embeddings=8192)
-    options = EngineOptions(
+    options = EngineOptions.of(
         model=str(folder),
         device="cpu",
         num_kv_blocks=1200,

@@ -26,7 +26,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(checkpoint: Path, **options: object) -> Config:
     settings: dict[str, object] = {"device": "cpu", "num_kv_blocks": 600, "max_num_seqs": 16}
-    return build_config(EngineOptions(model=str(checkpoint), **{**settings, **options}))  # type: ignore[arg-type]
+    return build_config(EngineOptions.of(model=str(checkpoint), **{**settings, **options}))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     traces = tmp_path_factory.mktemp("work") / "traces"
     options = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 100}
     return build_config(
-        EngineOptions(model=str(folder), torch_profiler_dir=str(traces), **options)  # type: ignore[arg-type]
+        EngineOptions.of(model=str(folder), torch_profiler_dir=str(traces), **options)  # type: ignore[arg-type]
     )
 
 

@@ -118,7 +118,7 @@ def test_greedy_tokens_equal_transformers(
         max_num_seqs=8,
         max_num_batched_tokens=budget,
         long_prefill_token_threshold=threshold,
-        delay_factor=0.0,
+        max_step_seconds=0.0,
     )
     blocks = BlockManager(
         SCARCE_BLOCKS if scarce else AMPLE_BLOCKS, BLOCK_SIZE, enable_prefix_caching=caching

@@ -50,7 +50,7 @@ ROPES: dict[str, dict[str, Any]] = {
 def start(folder: Path, config: Mapping[str, Any]) -> Config:
     """What an engine does of a config.json before it reads weights."""
     (folder / "config.json").write_text(json.dumps(config))
-    built = build_config(EngineOptions(model=str(folder), device="cpu"))
+    built = build_config(EngineOptions.of(model=str(folder), device="cpu"))
     spec = model_spec(built.model)
     case = spec.op_case(torch.float32, torch.float32, 16)
     with torch.device("meta"):

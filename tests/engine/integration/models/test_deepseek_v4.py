@@ -184,7 +184,7 @@ def test_a_config_that_is_not_computed_is_refused_by_name(tmp_path: Path, case: 
 def test_an_option_that_does_not_go_with_it_is_refused_by_name(checkpoint: Path, case: str) -> None:
     options, message = OPTIONS[case]
     with pytest.raises(AtomError, match=message):
-        build_config(EngineOptions(model=str(checkpoint), device="cpu", **options))
+        build_config(EngineOptions.of(model=str(checkpoint), device="cpu", **options))
 
 
 def test_a_table_of_experts_that_there_are_not_is_refused(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_texts_and_chats_are_the_checkpoints(tmp_path: Path) -> None:
     checkpoint = make_tiny_checkpoint(tmp_path / "checkpoint", "llama")
     model = write_gguf(checkpoint, tmp_path / "model.gguf")
     ours, theirs = (
-        InputOutputProcessor(build_config(EngineOptions(model=str(path), device="cpu")))
+        InputOutputProcessor(build_config(EngineOptions.of(model=str(path), device="cpu")))
         for path in (model, checkpoint)
     )
     assert ours.tokenizer is not None
@@ -147,7 +147,7 @@ def test_texts_and_chats_are_the_checkpoints(tmp_path: Path) -> None:
     assert ours.tokenizer.decode(ids, skip_special_tokens=False) == text
     chat = [{"role": "user", "content": "hello"}]
     assert ours.render_chat(chat) == theirs.render_chat(chat)
-    config = build_config(EngineOptions(model=str(model), device="cpu"))
+    config = build_config(EngineOptions.of(model=str(model), device="cpu"))
     ends = [ours.tokenizer.special_token_id(text) for text in ("<|im_end|>", "<|endoftext|>")]
     assert list(config.model.eos_token_ids) == ends
 
@@ -157,10 +157,10 @@ def test_another_tokenizer_may_be_given(tmp_path: Path) -> None:
     changes = {"tokenizer.ggml.pre": "kimi-k9"}
     model = write_gguf(checkpoint, tmp_path / "model.gguf", changes=changes)
     words = r"tokenizer\.ggml\.pre is 'kimi-k9', and known are gpt-2, .*--tokenizer FOLDER"
-    options = EngineOptions(model=str(model), device="cpu")
+    options = EngineOptions.of(model=str(model), device="cpu")
     with pytest.raises(ModelError, match=words):
         InputOutputProcessor(build_config(options))
-    options = EngineOptions(model=str(model), tokenizer=str(checkpoint), device="cpu")
+    options = EngineOptions.of(model=str(model), tokenizer=str(checkpoint), device="cpu")
     processor = InputOutputProcessor(build_config(options))
     assert processor.render_chat([{"role": "user", "content": "hello"}]).endswith("assistant\n")
 

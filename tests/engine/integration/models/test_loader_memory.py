@@ -80,7 +80,7 @@ print(peak() - before)
 
 def built(folder: Path) -> torch.nn.Module:
     """The model of a folder, in bfloat16 and without weights yet."""
-    runner = ModelRunner(build_config(EngineOptions(model=str(folder), device="cpu")))
+    runner = ModelRunner(build_config(EngineOptions.of(model=str(folder), device="cpu")))
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:

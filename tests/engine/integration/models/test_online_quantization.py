@@ -37,7 +37,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loaded(folder: Path, method: str | None) -> CausalLM:
     """The model as it is stored, before a backend prepares it."""
-    config = build_config(EngineOptions(model=str(folder), quantization=method, device="cpu"))
+    config = build_config(EngineOptions.of(model=str(folder), quantization=method, device="cpu"))
     spec = model_spec(config.model)
     case = spec.op_case(torch.float32, torch.float32, 16)
     model = build_model(spec, Build(resolve_ops("cpu", case, "torch_ref").ops))
@@ -46,7 +46,7 @@ def loaded(folder: Path, method: str | None) -> CausalLM:
 
 
 def meta_model(folder: Path, method: str) -> CausalLM:
-    config = build_config(EngineOptions(model=str(folder), quantization=method, device="cpu"))
+    config = build_config(EngineOptions.of(model=str(folder), quantization=method, device="cpu"))
     spec = model_spec(config.model)
     case = spec.op_case(torch.bfloat16, torch.bfloat16, 16)
     previous = torch.get_default_dtype()
@@ -61,7 +61,7 @@ def meta_model(folder: Path, method: str) -> CausalLM:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_planned_bytes_are_those_that_are_allocated(tmp_path: Path, method: str) -> None:
     folder = write_shape("qwen3-8b", tmp_path)
-    config = build_config(EngineOptions(model=str(folder), quantization=method, device="cpu"))
+    config = build_config(EngineOptions.of(model=str(folder), quantization=method, device="cpu"))
     model = meta_model(folder, method)
     assert sum(p.nbytes for p in model.parameters()) == config.model.facts.weight_bytes()
 
@@ -73,7 +73,7 @@ def test_an_engine_makes_what_a_quantised_checkpoint_has(tmp_path: Path) -> None
         tmp_path / "same", "qwen3", hidden=128, head_dim=32, intermediate=320
     )
     ours = loaded(folder, "mxfp4")
-    config = build_config(EngineOptions(model=str(quantised), device="cpu"))
+    config = build_config(EngineOptions.of(model=str(quantised), device="cpu"))
     spec = model_spec(config.model)
     case = spec.op_case(torch.float32, torch.float32, 16)
     theirs = build_model(spec, Build(resolve_ops("cpu", case, "torch_ref").ops))
@@ -135,14 +135,14 @@ def test_dummy_weights_may_be_quantised(plain: Path) -> None:
 def test_a_checkpoint_that_is_quantised_already_is_refused(tmp_path: Path) -> None:
     quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["awq"])
     with pytest.raises(ConfigError, match=r"quantised already, as int4 in groups of 32 \(awq\)"):
-        build_config(EngineOptions(model=str(quantised), quantization="fp8"))
+        build_config(EngineOptions.of(model=str(quantised), quantization="fp8"))
 
 
 def test_shapes_that_a_format_cannot_hold_are_refused_before_weights_are_read(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**SHAPES["tiny"], "intermediate_size": 776}))
-    options = EngineOptions(model=str(tmp_path), quantization="mxfp4", device="cpu")
+    options = EngineOptions.of(model=str(tmp_path), quantization="mxfp4", device="cpu")
     with pytest.raises(ModelError, match=r"mlp\.down_proj: its 776 of 776 inputs are no whole"):
         ModelRunner(build_config(options)).initialize(lambda phase, share: None)
 
@@ -150,7 +150,7 @@ def test_shapes_that_a_format_cannot_hold_are_refused_before_weights_are_read(
 def test_unknown_methods_are_refused_by_name(plain: Path) -> None:
     words = r"quantization int3: .* is a plain checkpoint, which is stored as fp8, int8"
     with pytest.raises(ConfigError, match=words):
-        build_config(EngineOptions(model=str(plain), quantization="int3"))
+        build_config(EngineOptions.of(model=str(plain), quantization="int3"))
 
 
 BY_LAYER = {
@@ -161,7 +161,7 @@ BY_LAYER = {
 
 
 def test_formats_by_layer_are_those_that_were_asked_for(plain: Path) -> None:
-    options = EngineOptions(model=str(plain), online_quant_config=BY_LAYER, device="cpu")
+    options = EngineOptions.of(model=str(plain), online_quant_config=BY_LAYER, device="cpu")
     facts = build_config(options).model.facts
     first, second = facts.layer(0), facts.layer(1)
     assert {name: str(stored) for name, stored in first.formats} == {
@@ -199,4 +199,4 @@ def test_a_config_that_cannot_be_meant_is_refused(
     plain: Path, config: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        build_config(EngineOptions(model=str(plain), online_quant_config=config, device="cpu"))
+        build_config(EngineOptions.of(model=str(plain), online_quant_config=config, device="cpu"))

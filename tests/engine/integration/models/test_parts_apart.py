@@ -86,7 +86,7 @@ def test_an_activation_that_other_parts_take_too_is_refused(
 ) -> None:
     make_tiny_checkpoint(tmp_path, family, layers=4, extra={"hidden_act": "gelu_pytorch_tanh"})
     with pytest.raises(AtomError, match=r"hidden_act 'gelu_pytorch_tanh' is not supported"):
-        build_config(EngineOptions(model=str(tmp_path), device="cpu"))
+        build_config(EngineOptions.of(model=str(tmp_path), device="cpu"))
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_heads_that_are_twice_as_many_are_checked_as_those_given(
     assert said in (("equal",) if served else ("refused", "by transformers"))
     if not served:
         with pytest.raises(AtomError, match=r"KV heads .* do not divide num_attention_heads"):
-            build_config(EngineOptions(model=str(tmp_path), device="cpu"))
+            build_config(EngineOptions.of(model=str(tmp_path), device="cpu"))

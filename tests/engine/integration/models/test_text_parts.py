@@ -182,7 +182,7 @@ def test_a_text_part_of_another_family_is_refused_by_name(tmp_path: Path) -> Non
     make_multimodal_checkpoint(tmp_path, "mistral3")
     edit_text_config(tmp_path, model_type="qwen2")
     with pytest.raises(ModelError, match=r"text part of Mistral3For.* 'qwen2'.*supported: mistral"):
-        build_config(EngineOptions(model=str(tmp_path)))
+        build_config(EngineOptions.of(model=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,6 @@ def test_a_wrapper_without_a_text_family_is_refused_with_those_that_have_one(
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": [name]}))
     with pytest.raises(ModelError, match=rf"{name} is not supported.*of Gemma3ForCond.*text part"):
-        build_config(EngineOptions(model=str(tmp_path)))
+        build_config(EngineOptions.of(model=str(tmp_path)))
     with pytest.raises(UnknownFamilyError, match=name):
         ModelFacts.from_hf_config(json.loads(file.read_text()))

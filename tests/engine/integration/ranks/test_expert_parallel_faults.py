@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def config(model: str) -> Config:
-    options = EngineOptions(
+    options = EngineOptions.of(
         model=model,
         device="cpu",
         num_kv_blocks=600,

@@ -53,7 +53,7 @@ def config_of(model: str, **options: Any) -> Config:
         "num_kv_blocks": 600, "max_num_seqs": 4, "data_parallel_size": 2, "nnodes": 2,
         "enable_dp_attention": True, "enable_expert_parallel": True, "stall_seconds": 2.0,
     }  # fmt: skip
-    return build_config(EngineOptions(model=model, device="cpu", **{**settings, **options}))
+    return build_config(EngineOptions.of(model=model, device="cpu", **{**settings, **options}))
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def test_two_nodes_of_a_gpu_each_say_what_one_gpu_says(
         "max_model_len": 256,
     }  # fmt: skip
     with reserved_port() as port:
-        shared = EngineOptions(
+        shared = EngineOptions.of(
             **options,
             data_parallel_size=2,
             enable_dp_attention=True,

@@ -42,7 +42,7 @@ def book(model: Path) -> AnswerBook:
 
 
 def _config(model: Path, group: str) -> Config:
-    options = EngineOptions(model=str(model), device="cpu", **CACHE, **GROUPS[group])  # type: ignore[arg-type]
+    options = EngineOptions.of(model=str(model), device="cpu", **CACHE, **GROUPS[group])  # type: ignore[arg-type]
     return build_config(options)
 
 

@@ -50,7 +50,7 @@ def config_of(model: str, **options: object) -> Config:
         "num_kv_blocks": 600, "max_num_seqs": 4, "tensor_parallel_size": 2, "nnodes": 2,
         "stall_seconds": 2.0,
     }  # fmt: skip
-    return build_config(EngineOptions(model=model, device="cpu", **{**settings, **options}))  # type: ignore[arg-type]
+    return build_config(EngineOptions.of(model=model, device="cpu", **{**settings, **options}))  # type: ignore[arg-type]
 
 
 @contextmanager

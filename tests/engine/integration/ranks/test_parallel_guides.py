@@ -41,15 +41,16 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 def test_the_guides_name_flags_that_there_are() -> None:
     nodes = [options_from_args(parsed(words)) for words in commands("multi-node")]
-    assert [(one.nnodes, one.node_rank) for one in nodes] == [(2, 0), (2, 1)] * 2
+    assert [(one.nodes.count, one.nodes.rank) for one in nodes] == [(2, 0), (2, 1)] * 2
     for first, second in (nodes[:2], nodes[2:]):
-        assert replace(second, node_rank=0) == first
-    assert [(one.tensor_parallel_size, one.data_parallel_size) for one in nodes[::2]] == [
+        assert replace(second, nodes=replace(second.nodes, rank=0)) == first
+    ranks = [one.parallel for one in nodes[::2]]
+    assert [(each.tensor_parallel_size, each.data_parallel_size) for each in ranks] == [
         (2, 1),
         (1, 16),
     ]
     first, *_ = [options_from_args(parsed(words)) for words in commands("parallelism")]
-    assert (first.tensor_parallel_size, first.nnodes) == (2, 1)
+    assert (first.parallel.tensor_parallel_size, first.nodes.count) == (2, 1)
 
 
 @pytest.mark.slow

@@ -469,7 +469,7 @@ def test_ranks_read_their_part_of_quantised_matrices(
 
 def test_a_size_that_cuts_blocks_is_refused_with_those_that_do_not(tmp_path: Path) -> None:
     folder, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["fp8-blocks"])
-    options = EngineOptions(model=str(folder), tensor_parallel_size=2)
+    options = EngineOptions.of(model=str(folder), tensor_parallel_size=2)
     with pytest.raises(
         ConfigError,
         match=r"tensor_parallel_size 2: 1/2 of self_attn\.q_proj is 64 wide, which is no multiple "

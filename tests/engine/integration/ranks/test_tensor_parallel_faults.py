@@ -21,7 +21,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = make_tiny_checkpoint(
         tmp_path_factory.mktemp("tiny"), max_position_embeddings=8192, extra={"vocab_size": 384}
     )
-    options = EngineOptions(
+    options = EngineOptions.of(
         model=str(folder),
         device="cpu",
         num_kv_blocks=600,

@@ -83,7 +83,7 @@ async def rig_of(checkpoint: Path, **options: Any) -> AsyncIterator[HttpRig]:
         "served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 200, "max_num_seqs": SLOTS,
         **options,
     }  # fmt: skip
-    config = build_config(EngineOptions(model=str(checkpoint), **settings))
+    config = build_config(EngineOptions.of(model=str(checkpoint), **settings))
     async with serve_model(config) as rig:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(

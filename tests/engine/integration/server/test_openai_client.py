@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpRig]:
     folder = make_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "qwen3")
     options = {"served_model_name": MODEL, "device": "cpu", "num_kv_blocks": 400}
-    config = build_config(EngineOptions(model=str(folder), **options))  # type: ignore[arg-type]
+    config = build_config(EngineOptions.of(model=str(folder), **options))  # type: ignore[arg-type]
     async with serve_model(config) as rig:
         yield rig
         await rig.assert_well()

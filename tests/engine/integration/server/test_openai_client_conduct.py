@@ -142,7 +142,7 @@ async def test_what_ran_out_of_its_time_is_not_sent_again(rig: AppRig) -> None:
 
 async def test_a_client_keeps_its_idle_connections_for_less_time_than_the_server() -> None:
     """Else it sends a request just when the server closes, and finds its connection reset."""
-    kept_seconds = ServerOptions(engine=EngineOptions(model="m")).keep_alive_seconds
+    kept_seconds = ServerOptions(engine=EngineOptions.of(model="m")).keep_alive_seconds
     async with AsyncOpenAI(base_url="http://x", api_key="none") as client:
         pool = client._client._transport._pool  # type: ignore[attr-defined]
         assert 0 < pool._keepalive_expiry < kept_seconds
@@ -257,7 +257,7 @@ async def test_however_the_client_leaves_its_request_is_aborted(rig: AppRig, lea
 async def test_two_hundred_streams_of_one_client_all_end_well(tmp_path: Path) -> None:
     checkpoint = make_tiny_checkpoint(tmp_path / "qwen3")
     config = build_config(
-        EngineOptions(
+        EngineOptions.of(
             model=str(checkpoint), served_model_name=SERVED_NAME, device="cpu", num_kv_blocks=600
         )
     )

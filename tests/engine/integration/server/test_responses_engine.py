@@ -30,7 +30,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpRig]:
     folder = make_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "qwen3")
     config = build_config(
-        EngineOptions(model=str(folder), served_model_name="tiny", device="cpu", num_kv_blocks=400)
+        EngineOptions.of(
+            model=str(folder), served_model_name="tiny", device="cpu", num_kv_blocks=400
+        )
     )
     async with serve_model(config) as rig:
         yield rig

@@ -51,7 +51,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(checkpoint: Path, **options: Any) -> Config:
     defaults = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 400}
     values = {**defaults, "max_num_seqs": 64, "max_waiting_requests": 0, **options}
-    return build_config(EngineOptions(model=str(checkpoint), **values))
+    return build_config(EngineOptions.of(model=str(checkpoint), **values))
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.asynccontextmanager
 async def rig_of(checkpoint: Path, limits: ReaderLimits | None) -> AsyncIterator[HttpRig]:
     options = {"served_model_name": "tiny", "device": "cpu", "max_num_seqs": SLOTS}
-    config = build_config(EngineOptions(model=str(checkpoint), num_kv_blocks=4200, **options))
+    config = build_config(EngineOptions.of(model=str(checkpoint), num_kv_blocks=4200, **options))
     async with serve_model(config, reader_limits=limits) as rig:
         yield rig
 

@@ -30,7 +30,7 @@ def padded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(folder: Path) -> Any:
     options = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 200}
-    return build_config(EngineOptions(model=str(folder), **options))
+    return build_config(EngineOptions.of(model=str(folder), **options))
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

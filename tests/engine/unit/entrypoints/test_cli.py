@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import io
 import logging
 import os
@@ -22,6 +21,7 @@ from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
 from tests.support.engine_core.front_half import write_model_folder
+from tests.support.engine_core.option_values import values_of
 from tests.support.server.server_process import command_environment
 from tests.support.waiting import HANG_SECONDS
 
@@ -44,7 +44,7 @@ def options(*words: str) -> EngineOptions:
 
 
 def test_the_flags_defaults_are_the_options_defaults() -> None:
-    assert options() == EngineOptions(model="m")
+    assert options() == EngineOptions.of(model="m")
 
 
 def test_every_option_has_a_flag(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--reproducible",
     )  # fmt: skip
     unchanged = [
-        field.name
-        for field in dataclasses.fields(EngineOptions)
-        if getattr(given, field.name) == getattr(EngineOptions(model="m"), field.name)
+        name
+        for name, value in vars(values_of(EngineOptions.of(model="m"))).items()
+        if getattr(values_of(given), name) == value
     ]
     assert unchanged == ["model"]
-    assert given.op_backends == {"attention": "torch_ref", "a": "b"}
+    assert given.execution.op_backends == {"attention": "torch_ref", "a": "b"}
 
 
 def test_snake_case_is_the_same_as_kebab_case() -> None:
@@ -87,7 +87,7 @@ def test_snake_case_is_the_same_as_kebab_case() -> None:
     assert snake == options(
         "--max-model-len", "9", "--kv-cache-dtype=bf16", "--no-enable-prefix-caching"
     )
-    assert options("--served-model-name=a_b").served_model_name == "a_b"
+    assert options("--served-model-name=a_b").checkpoint.served_model_name == "a_b"
 
 
 def test_server_flags() -> None:
@@ -219,14 +219,14 @@ def test_a_line_that_gives_the_engine_a_port_of_its_own_is_refused() -> None:
 def test_an_unknown_kv_cache_is_refused_with_what_to_use(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert options("--kv_cache_dtype", "fp8").kv_cache_dtype == "fp8"
+    assert options("--kv_cache_dtype", "fp8").cache.kv_cache_dtype == "fp8"
     remedy = "use auto, the model's own type, or one of bf16, fp16, fp32, fp8"
     with pytest.raises(SystemExit) as ended:
         options("--kv_cache_dtype", "int4")
     assert ended.value.code == 2
     assert remedy in capsys.readouterr().err
     with pytest.raises(ConfigError, match=remedy):
-        build_config(EngineOptions(model="m", kv_cache_dtype="int4"))
+        build_config(EngineOptions.of(model="m", kv_cache_dtype="int4"))
 
 
 def test_a_malformed_backend_override_is_refused() -> None:
@@ -269,7 +269,7 @@ import atom.entrypoints.server.run_server
 import atom.model_engine.llm_engine, atom.model_engine.async_llm_engine
 from atom.config import EngineOptions, build_config
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
-InputOutputProcessor(build_config(EngineOptions(model={str(tmp_path)!r})))
+InputOutputProcessor(build_config(EngineOptions.of(model={str(tmp_path)!r})))
 assert "torch" not in sys.modules and "transformers" not in sys.modules
 """
     done = subprocess.run(

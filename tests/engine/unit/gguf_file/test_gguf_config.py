@@ -45,7 +45,9 @@ def test_fields_are_the_checkpoints(tmp_path: Path, architecture: Any, tied: boo
 def test_a_turn_has_an_end_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
     changes = {"tokenizer.ggml.eot_token_id": 7}
     model = write_gguf(checkpoint, tmp_path / "model.gguf", changes=changes)
-    assert build_config(EngineOptions(model=str(model), device="cpu")).model.eos_token_ids[1] == 7
+    assert (
+        build_config(EngineOptions.of(model=str(model), device="cpu")).model.eos_token_ids[1] == 7
+    )
 
 
 TURN_ENDS = (
@@ -118,7 +120,7 @@ def test_what_cannot_be_served_is_refused_by_its_key(
     changes, words = REFUSED[case]
     model = write_gguf(checkpoint, tmp_path / "model.gguf", changes=changes)
     with pytest.raises(ModelError, match=rf"model\.gguf: .*{words}"):
-        build_config(EngineOptions(model=str(model), device="cpu"))
+        build_config(EngineOptions.of(model=str(model), device="cpu"))
 
 
 def test_a_file_without_an_embedding(checkpoint: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 
 def config_of(folder: Path, **options: Any) -> Config:
-    return build_config(EngineOptions(model=str(folder), device="cpu", **options))
+    return build_config(EngineOptions.of(model=str(folder), device="cpu", **options))
 
 
 def load(folder: Path, **options: Any) -> None:
@@ -312,7 +312,7 @@ def test_option_that_cannot_work(folder: Path, options: dict[str, Any], words: s
 
 
 def test_absent_device_says_what_is_there(folder: Path) -> None:
-    config = build_config(EngineOptions(model=str(folder), device="rocm"))
+    config = build_config(EngineOptions.of(model=str(folder), device="rocm"))
     with pytest.raises(ConfigError, match=r"device rocm: this machine's torch"):
         ModelRunner(config)
 

@@ -42,7 +42,7 @@ def _nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(folder: Path, **options: Any) -> None:
-    config = build_config(EngineOptions(model=str(folder), device="cpu", **options))
+    config = build_config(EngineOptions.of(model=str(folder), device="cpu", **options))
     ModelRunner(config).initialize(lambda phase, share: None)
 
 

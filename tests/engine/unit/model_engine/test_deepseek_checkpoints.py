@@ -84,7 +84,7 @@ def test_another_way_to_choose_experts_is_refused(
         **{"architectures": [architecture], "norm_topk_prob": architecture.startswith("DeepseekV3")}
         | changes,
     )
-    config = build_config(EngineOptions(model=str(folder), device="cpu"))
+    config = build_config(EngineOptions.of(model=str(folder), device="cpu"))
     with pytest.raises(ModelError, match=words):
         model_spec(config.model)
 
@@ -106,7 +106,7 @@ def test_published_config_of_v3_is_read(folder: Path) -> None:
             "mscale_all_dim": 1.0,
         },
     )
-    spec = model_spec(build_config(EngineOptions(model=str(folder), device="cpu")).model)
+    spec = model_spec(build_config(EngineOptions.of(model=str(folder), device="cpu")).model)
     mscale = 1.3688879454113936  # 0.1 ln 40 + 1
     assert spec.layers[0].attention.scale == pytest.approx(24**-0.5 * mscale**2)
     assert spec.layers[0].rope.attention_factor == pytest.approx(1.0)

@@ -33,7 +33,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _config(model: str, **options: Any) -> Config:
-    return build_config(EngineOptions(model=model, **options))
+    return build_config(EngineOptions.of(model=model, **options))
 
 
 def test_a_rank_has_its_turn_of_the_experts(mixture: str) -> None:

@@ -40,13 +40,13 @@ def _far(configs: dict[int, Config]) -> dict[int, Config]:
 
 def _config(model: str, ranks: int) -> Config:
     """Few blocks, so that rows are preempted; a budget that cuts prompts into chunks."""
-    options = EngineOptions(
+    options = EngineOptions.of(
         model=model, device="cpu", data_parallel_size=ranks, enable_dp_attention=True,
         enable_expert_parallel=True, max_model_len=32, block_size=1, num_kv_blocks=40,
         max_num_seqs=4, max_num_batched_tokens=16,
     )  # fmt: skip
-    assert options.max_model_len is not None
-    assert options.max_model_len >= 18 + MAX_TOKENS
+    assert options.model.max_model_len is not None
+    assert options.model.max_model_len >= 18 + MAX_TOKENS
     return build_config(options)
 
 

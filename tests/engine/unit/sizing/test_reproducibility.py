@@ -27,7 +27,7 @@ _STATES = _LLAMA | {
 def _built(folder: Path, config: dict[str, Any], **options: Any) -> Config:
     (folder / "config.json").write_text(json.dumps(config))
     return build_config(
-        EngineOptions(model=str(folder), load_dummy=True, reproducible=True, **options)
+        EngineOptions.of(model=str(folder), load_dummy=True, reproducible=True, **options)
     )
 
 
@@ -59,4 +59,4 @@ def test_models_are_refused_with_the_reason(
 
 
 def test_a_plain_model_and_drafts_and_ranks_are_taken(tmp_path: Path) -> None:
-    assert _built(tmp_path, _LLAMA, tensor_parallel_size=2).reproducible
+    assert _built(tmp_path, _LLAMA, tensor_parallel_size=2).execution.reproducible

@@ -16,6 +16,7 @@ from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from tests.support.engine_core.front_half import write_model_folder
+from tests.support.engine_core.option_values import values_of
 
 PARSER = build_parser()
 
@@ -57,7 +58,7 @@ def test_two_words_or_none_are_refused(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_model_has_several_names() -> None:
     given = server("m", "--served-model-name", "a", "b", "--port", "9")
     assert given.served_names == ("a", "b")
-    assert given.engine.served_model_name == "a"
+    assert given.engine.checkpoint.served_model_name == "a"
 
 
 # ---- values -------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def test_a_model_has_several_names() -> None:
 def test_values_are_taken_in_vllms_and_sglangs_spelling(
     line: str, name: str, value: object
 ) -> None:
-    assert getattr(engine("m", *line.split()), name) == value
+    assert getattr(values_of(engine("m", *line.split())), name) == value
 
 
 @pytest.mark.parametrize(
@@ -201,15 +202,19 @@ def test_a_file_of_flags_is_read_and_the_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "server.yaml"
     file.write_text(FILE)
     given = server("--config", str(file), "--port", "10", "--no-enforce-eager")
-    assert (given.port, given.served_names, given.engine.model) == (10, ("a", "b"), "of-file")
-    assert (given.engine.max_model_len, given.engine.enforce_eager) == (2000, False)
-    assert (given.engine.enable_prefix_caching, given.access_log) == (False, True)
-    assert given.engine.tensor_parallel_size == 4
+    assert (given.port, given.served_names, given.engine.checkpoint.model) == (
+        10,
+        ("a", "b"),
+        "of-file",
+    )
+    assert (given.engine.model.max_model_len, given.engine.execution.enforce_eager) == (2000, False)
+    assert (given.engine.cache.enable_prefix_caching, given.access_log) == (False, True)
+    assert given.engine.parallel.tensor_parallel_size == 4
     assert given.engine.speculative is not None
     assert given.engine.speculative.num_tokens == 5
-    assert given.engine.op_backends == {"attention": "torch_ref"}
-    assert server("mine", f"--config={file}").engine.model == "mine"
-    assert server("--config", str(file), "--model", "mine").engine.model == "mine"
+    assert given.engine.execution.op_backends == {"attention": "torch_ref"}
+    assert server("mine", f"--config={file}").engine.checkpoint.model == "mine"
+    assert server("--config", str(file), "--model", "mine").engine.checkpoint.model == "mine"
 
 
 @pytest.mark.parametrize(

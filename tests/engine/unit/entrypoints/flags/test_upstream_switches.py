@@ -67,8 +67,8 @@ def test_vllms_switch_asks_for_reproducible_answers(
     value: str, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", value)
-    assert options().reproducible is asked
-    assert options("--no-reproducible").reproducible is False
+    assert options().execution.reproducible is asked
+    assert options("--no-reproducible").execution.reproducible is False
 
 
 @pytest.mark.parametrize("name", sorted(OF_AITER))
@@ -120,8 +120,8 @@ def test_eager_steps_can_be_asked_for_by_the_environment(
     value: str, eager: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ATOM_ENFORCE_EAGER", value)
-    assert options().enforce_eager is eager
-    assert options("--enforce-eager").enforce_eager
+    assert options().execution.enforce_eager is eager
+    assert options("--enforce-eager").execution.enforce_eager
     assert not warnings_of(caplog)
 
 
@@ -129,8 +129,8 @@ def test_the_folder_of_traces_can_be_given_by_the_environment(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ATOM_TORCH_PROFILER_DIR", "traces")
-    assert options().torch_profiler_dir == "traces"
-    assert options("--torch-profiler-dir", "elsewhere").torch_profiler_dir == "elsewhere"
+    assert options().execution.torch_profiler_dir == "traces"
+    assert options("--torch-profiler-dir", "elsewhere").execution.torch_profiler_dir == "elsewhere"
     assert not warnings_of(caplog)
 
 
@@ -138,7 +138,7 @@ def test_a_delay_that_the_policy_does_not_know_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model_folder(tmp_path)
-    build_config(EngineOptions(model=str(tmp_path), scheduler_delay_factor=0.5))
+    build_config(EngineOptions.of(model=str(tmp_path), scheduler_delay_factor=0.5))
     (said,) = warnings_of(caplog)
     assert "--scheduling-policy prefill_first" in said
 
@@ -150,7 +150,7 @@ def test_a_delay_of_the_policy_that_knows_it_is_no_matter(
     policy = "prefill_first"
     for delay, chosen in ((0.5, policy), (0.0, policy), (0.0, "mixed")):
         build_config(
-            EngineOptions(
+            EngineOptions.of(
                 model=str(tmp_path), scheduler_delay_factor=delay, scheduling_policy=chosen
             )
         )

@@ -194,7 +194,7 @@ def test_a_missing_key_file_is_an_error_not_an_open_server(tmp_path: Path) -> No
 
 
 def test_the_key_is_not_shown_with_the_options() -> None:
-    assert KEY not in repr(ServerOptions(engine=EngineOptions(model="m"), api_keys=(KEY,)))
+    assert KEY not in repr(ServerOptions(engine=EngineOptions.of(model="m"), api_keys=(KEY,)))
 
 
 def secret(folder: Path, **keys: str) -> Path:
@@ -252,7 +252,7 @@ def test_a_file_may_hold_several_named_keys(tmp_path: Path) -> None:
         assert "two words" not in str(refused.value)
     assert KEY not in repr(
         ServerOptions(
-            engine=EngineOptions(model="m"),
+            engine=EngineOptions.of(model="m"),
             api_key_file=KeyFile(file, (NamedKey("team-a", KEY),)),
         )
     )

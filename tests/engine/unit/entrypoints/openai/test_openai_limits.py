@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config
-from atom.config_values import Fairness
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.model_engine.front.request_stream import ReaderLimits
+from atom.sizing.options.scheduling import Fairness
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually

@@ -22,7 +22,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> CoreDriver:
 
 
 def test_it_is_the_weights_version_where_nothing_else_is_promised(driver: CoreDriver) -> None:
-    config = replace(driver.config, reproducible=False)
+    execution = replace(driver.config.execution, reproducible=False)
+    config = replace(driver.config, execution=execution)
     assert Fingerprint(config).of("fp_1", driver.report) == "fp_1"
 
 

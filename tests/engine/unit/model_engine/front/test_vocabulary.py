@@ -169,7 +169,7 @@ def test_end_tokens_that_the_model_has_not_end_nothing_and_are_named(
 ) -> None:
     write_model_folder(tmp_path, eos_token_id=[5, 294, -1, 10**9])
     with caplog.at_level(logging.WARNING):
-        config: Config = build_config(EngineOptions(model=str(tmp_path), device="cpu"))
+        config: Config = build_config(EngineOptions.of(model=str(tmp_path), device="cpu"))
     assert config.model.eos_token_ids == (5, 293, 291), "config.json's, too"
     (record,) = caplog.records
     for told in ("294, -1, 1000000000", "vocab_size 294", "generation_config.json"):

@@ -18,7 +18,6 @@ NODES, RANKS = 3, 6
 
 def place(node: int) -> ParallelConfig:
     return ParallelConfig(
-        tensor_parallel_size=1,
         data_parallel_size=RANKS,
         expert_parallel=True,
         nodes=NodePlace(count=NODES, rank=node),

@@ -34,7 +34,7 @@ def test_a_connection_that_says_nothing_keeps_no_node_waiting(
     model = str(make_tiny_checkpoint(tmp_path))
     losses: list[LastWords] = []
     with reserved_port() as port:
-        options = EngineOptions(
+        options = EngineOptions.of(
             model=model, device="cpu", tensor_parallel_size=2, nnodes=2, master_port=port
         )
         nodes = OtherNodes(build_config(options), FirstLoss(losses.append))

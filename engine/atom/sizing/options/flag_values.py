@@ -7,11 +7,14 @@ import json
 import re
 from typing import Any
 
-from atom.config import check_kv_cache_dtype
-from atom.errors import ConfigError
+from atom.sizing.options.option import OneOf
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _DTYPE_NAMES = {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16"}
+KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
+KV_CACHE_DTYPE = OneOf(
+    KV_CACHE_DTYPES, f"auto, the model's own type, or one of {', '.join(KV_CACHE_DTYPES[1:])}"
+)
 _KV_NAMES = {
     "fp8_e4m3": "fp8",
     "bfloat16": "bf16",
@@ -35,10 +38,9 @@ def dtype(text: str) -> str:
 
 def kv_cache_dtype(text: str) -> str:
     found = _KV_NAMES.get(text, text)
-    try:
-        check_kv_cache_dtype(found)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    problem = KV_CACHE_DTYPE.problem("kv_cache_dtype", found)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
     return found
 
 

@@ -1,0 +1,31 @@
+"""Flags of speculative decoding, which `SpeculativeConfig` is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
+from atom.sizing.options.option import Flag, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationFlags:
+    """The flags of `SpeculativeConfig`. speculative_config: a JSON document, which may hold the
+    values of the other flags too; None for a flag that is not given."""
+
+    speculative_config: str | None = option(
+        None,
+        'propose tokens and verify them together, such as {"method": "ngram", '
+        '"num_speculative_tokens": 5}; also model, prompt_lookup_min, prompt_lookup_max and '
+        "adaptive. "
+        "Changes no token",
+        flag=Flag(metavar="JSON"),
+    )
+    method: str | None = option(
+        None,
+        "who drafts: ngram, the text so far; mtp, the checkpoint's own draft layer; eagle3, a "
+        "draft model",
+        flag=Flag(metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}"),
+    )
+    draft_model: str | None = option(None, "folder or hub id of what drafts for method eagle3")
+    num_speculative_tokens: int | None = option(None, "most drafts of a row and step")
