@@ -33,30 +33,60 @@ _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling controls of one request. Raises `RequestError` on a value out of range.
+class DrawParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Controls of the distribution that tokens are drawn from.
 
-    n: independent answers; the front end makes a request of each.
     temperature: 0 is greedy, and so is less than 0.00001; larger flattens the distribution.
     top_k: keep the k most likely tokens (and those as likely as the last of them); -1 or 0 keeps
     all.
     top_p: then keep the smallest set of tokens whose probability reaches p, in (0, 1].
     min_p: then keep tokens at least this share as likely as the most likely one, in [0, 1].
     seed: same seed, same prompt, same tokens, whatever else is in the batch; None draws one.
+    repetition_penalty: above 1 makes tokens of prompt and answer less likely (positive logits are
+    divided by it, negative ones multiplied), below 1 more likely; 1 is off. 0.01 to 100.
+    presence_penalty: subtracted from the logit of every token that the answer contains.
+    frequency_penalty: subtracted from a token's logit once for each occurrence in the answer.
+    logit_bias: token id → added to its logit, -100 to 100.
+    """
+
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+
+
+class EndParams(DrawParams, frozen=True, kw_only=True):
+    """Add the controls of the tokens that an answer may hold, and of its end.
+
     max_tokens: most tokens to generate; None means as many as the context allows.
     min_tokens: no end token, stop token or stop string ends the answer before this many tokens.
     stop_strings: generation ends before the first of these texts; never part of the output. The
     name of a special token means that token.
     stop_token_ids: generation ends at one of these tokens, besides the model's own end tokens.
     ignore_eos: the model's end tokens do not end generation (for benchmarks).
-    repetition_penalty: above 1 makes tokens of prompt and answer less likely (positive logits are
-    divided by it, negative ones multiplied), below 1 more likely; 1 is off. 0.01 to 100.
-    presence_penalty: subtracted from the logit of every token that the answer contains.
-    frequency_penalty: subtracted from a token's logit once for each occurrence in the answer.
-    logit_bias: token id → added to its logit, -100 to 100.
     allowed_token_ids: only these can be chosen; None allows all.
     bad_words: texts that are not generated; bad_words_token_ids: the same as token ids. The last
     token of a word is forbidden after the word's other tokens.
+    """
+
+    max_tokens: int | None = 64
+    min_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+
+
+class ShownParams(EndParams, frozen=True, kw_only=True):
+    """Add the controls of the prompt, and of how an answer is shown.
+
     logprobs: report for every generated token its log-probability and those of this many most
     likely tokens (0: only its own); None reports none. Taken from the model's raw logits.
     prompt_logprobs: the same for the prompt's tokens.
@@ -66,31 +96,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: a longer prompt loses its beginning (truncation_side left) or its end;
     -1 keeps as much as leaves room for max_tokens.
     return_prompt_token_ids: return the prompt's tokens with the answer.
-    structured_outputs: the structure that the answer must have. The grammar ends the answer: a
-    complete grammar overrides min_tokens and ignore_eos.
-    thinking: the bound on the tokens of reasoning; None for no bound.
-    reasoning: the place of the reasoning, in which no stop string is searched for; None if there is
-    none, or if the caller does not separate it.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_k: int = -1
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 64
-    min_tokens: int = 0
-    stop_strings: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     include_stop_str_in_output: bool = False
@@ -99,6 +106,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
     return_prompt_token_ids: bool = False
+
+
+class SamplingParams(ShownParams, frozen=True, kw_only=True):
+    """Sampling controls of one request. Raises `RequestError` on a value out of range.
+
+    n: independent answers; the front end makes a request of each.
+    structured_outputs: the structure that the answer must have. The grammar ends the answer: a
+    complete grammar overrides min_tokens and ignore_eos.
+    thinking: the bound on the tokens of reasoning; None for no bound.
+    reasoning: the place of the reasoning, in which no stop string is searched for; None if there is
+    none, or if the caller does not separate it.
+    """
+
+    n: int = 1
     structured_outputs: StructuredOutputsParams | None = None
     thinking: ThinkingBudget | None = None
     reasoning: ReasoningSpan | None = None

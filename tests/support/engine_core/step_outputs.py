@@ -39,7 +39,7 @@ class StepReader:
         """The reader of a request leaves, if it is open."""
         request = self._open.by_number.get(number)
         if request is not None:
-            request.group.close()
+            request.reader.group.close()
 
     def process(self, body: StreamBody, now: float) -> ShownStep:
         step = self._outputs.process(body, self._open.by_number, now)

@@ -151,7 +151,47 @@ class TextEcho(msgspec.Struct, frozen=True):
     verbosity: Annotated[str | None, Meta(description="As it was asked for.")] = None
 
 
-class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingEcho(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a response that its tokens were drawn by."""
+
+    instructions: Annotated[str | None, Meta(description="As they were sent.")] = None
+    max_output_tokens: Annotated[int | None, Meta(description="As it was sent.")] = None
+    reasoning: Annotated[ReasoningEcho, Meta(description="How the model was asked to reason.")]
+    temperature: Annotated[float, Meta(description="That was sampled with.")]
+    text: Annotated[TextEcho, Meta(description="The form of the text.")]
+    top_logprobs: Annotated[int, Meta(description="How many likely tokens are told at each place.")]
+    top_p: Annotated[float, Meta(description="That was sampled with.")]
+    truncation: Annotated[str, Meta(description="Always disabled.")]
+
+
+class ToolsEcho(SamplingEcho, frozen=True, kw_only=True):
+    """Add the options of a response about tools."""
+
+    max_tool_calls: Annotated[
+        int | None, Meta(description="Always null: this server runs no tools.")
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool, Meta(description="Whether several calls may come in one answer.")
+    ]
+    tool_choice: Annotated[msgspec.Raw, Meta(description="As it was sent.")]
+    tools: Annotated[msgspec.Raw, Meta(description="As they were sent.")]
+
+
+class RecordEcho(ToolsEcho, frozen=True, kw_only=True):
+    """Add the options of a response about its record, and about the client."""
+
+    previous_response_id: Annotated[
+        str | None, Meta(description="Of the response that this one goes on with.")
+    ] = None
+    prompt_cache_key: Annotated[str | None, Meta(description="As it was sent.")] = None
+    safety_identifier: Annotated[str | None, Meta(description="As it was sent.")] = None
+    service_tier: Annotated[str, Meta(description="As it was sent; default if it was not.")]
+    store: Annotated[bool, Meta(description="Whether the response is kept here.")]
+    user: Annotated[str | None, Meta(description="As it was sent.")] = None
+    metadata: Annotated[dict[str, str], Meta(description="As it was sent.")]
+
+
+class ResponseObject(RecordEcho, frozen=True, kw_only=True):
     """Represent the response so far: the request's options, and the output."""
 
     id: Annotated[str, Meta(description="Ends with the request's id.")]
@@ -168,36 +208,11 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_details: Annotated[
         IncompleteDetails | None, Meta(description="Why it is incomplete, if it is.")
     ] = None
-    instructions: Annotated[str | None, Meta(description="As they were sent.")] = None
-    max_output_tokens: Annotated[int | None, Meta(description="As it was sent.")] = None
-    max_tool_calls: Annotated[
-        int | None, Meta(description="Always null: this server runs no tools.")
-    ] = None
     model: Annotated[str, Meta(description="Name of the served model.")]
     output: Annotated[list[Item], Meta(description="What was answered, in its order.")]
-    parallel_tool_calls: Annotated[
-        bool, Meta(description="Whether several calls may come in one answer.")
-    ]
-    previous_response_id: Annotated[
-        str | None, Meta(description="Of the response that this one goes on with.")
-    ] = None
-    prompt_cache_key: Annotated[str | None, Meta(description="As it was sent.")] = None
-    reasoning: Annotated[ReasoningEcho, Meta(description="How the model was asked to reason.")]
-    safety_identifier: Annotated[str | None, Meta(description="As it was sent.")] = None
-    service_tier: Annotated[str, Meta(description="As it was sent; default if it was not.")]
-    store: Annotated[bool, Meta(description="Whether the response is kept here.")]
-    temperature: Annotated[float, Meta(description="That was sampled with.")]
-    text: Annotated[TextEcho, Meta(description="The form of the text.")]
-    tool_choice: Annotated[msgspec.Raw, Meta(description="As it was sent.")]
-    tools: Annotated[msgspec.Raw, Meta(description="As they were sent.")]
-    top_logprobs: Annotated[int, Meta(description="How many likely tokens are told at each place.")]
-    top_p: Annotated[float, Meta(description="That was sampled with.")]
-    truncation: Annotated[str, Meta(description="Always disabled.")]
     usage: Annotated[
         ResponseUsage | None, Meta(description="Tokens of the request; null until it has ended.")
     ] = None
-    user: Annotated[str | None, Meta(description="As it was sent.")] = None
-    metadata: Annotated[dict[str, str], Meta(description="As it was sent.")]
 
     def completed(
         self,

@@ -119,21 +119,11 @@ class ConversationFields(RequestBody):
     """The form of the text."""
 
 
-class ResponsesRequest(SamplingFields, ConversationFields, ServedBody):
-    """A body of POST /v1/responses."""
+class RecordFields(StrictModel):
+    """Fields of the record of a response, and of the client."""
 
-    endpoint: ClassVar = Endpoint.RESPONSES
-
-    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    """The most tokens of the answer, with its reasoning."""
-    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    """Number of likely tokens to report with each token of the text."""
-    include: Annotated[list[_Included], Field(max_length=32)] | None = None
-    """reasoning.encrypted_content or message.output_text.logprobs."""
     store: bool | None = None
     """Store the response; 400 if --responses-store-mib is 0."""
-    stream: bool | None = None
-    """Send the answer as events."""
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     """Is shown with the response."""
     user: str | None = None
@@ -144,6 +134,21 @@ class ResponsesRequest(SamplingFields, ConversationFields, ServedBody):
     """Is shown with the response; prompts are cached in any case."""
     service_tier: str | None = None
     """Is shown with the response."""
+
+
+class ResponsesRequest(RecordFields, SamplingFields, ConversationFields, ServedBody):
+    """A body of POST /v1/responses."""
+
+    endpoint: ClassVar = Endpoint.RESPONSES
+
+    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    """The most tokens of the answer, with its reasoning."""
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Number of likely tokens to report with each token of the text."""
+    include: Annotated[list[_Included], Field(max_length=32)] | None = None
+    """reasoning.encrypted_content or message.output_text.logprobs."""
+    stream: bool | None = None
+    """Send the answer as events."""
     chat_template_kwargs: (
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None

@@ -1,24 +1,23 @@
 """OpenRequest: the one record of a request between its arrival and its end.
 
-The state of its answer so far (the incomplete character, the text that may become a stop string,
-the counts for usage, the time of the last token), and the destination of its outputs. Made by
-OutputProcessor, kept in the registry of OpenRequests; knows no other request.
+The state of its answer so far (its text, the counts for usage, the time of the last token), and the
+destination of its outputs. Made by OutputProcessor, kept in the registry of OpenRequests; knows no
+other request.
 """
 
 from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_so_far import AnswerSoFar
+from atom.model_engine.front.answer_text import AnswerText
 from atom.model_engine.front.request_stream import RequestGroup
-from atom.model_engine.front.stop_strings import SpokenStops, StopMatcher
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.model_engine.wire.logprob_rows import PromptEntries
-from atom.tokenizer import TokenStream
 
 _END_OF_TEXT = "eos"
 STOP_TOKEN_PREFIX = "stop_"
@@ -37,12 +36,12 @@ class TokenTimes:
 
     def note(self, request: OpenRequest) -> None:
         """Record the time of one more token of a request."""
-        request.num_output_tokens += 1
-        before = request.last_token_time
-        request.last_token_time = self.now
+        times = request.times
+        request.tokens.output += 1
+        before, times.last_token = times.last_token, self.now
         if before is None:
-            request.first_token_time = self.now
-            self._metrics.time_to_first_token.observe(self.now - request.arrive_time)
+            times.first_token = self.now
+            self._metrics.time_to_first_token.observe(self.now - times.arrive)
         else:
             self._counts[before] = self._counts.get(before, 0) + 1
 
@@ -51,50 +50,63 @@ class TokenTimes:
             self._metrics.inter_token.observe(self.now - before, count)
 
 
-@dataclass(slots=True, eq=False)
-class OpenRequest:
-    """Hold the state of a request that has not ended. name: the caller's, which outputs carry.
-    min_tokens: stop strings are ignored among the first `min_tokens` tokens. logprobs: the number
-    of alternatives per token; None for no log-probabilities. prompt_logprobs: received and not yet
-    shown ones; None if not requested. client: its client. group, index: its reader, and its place
-    in the reader's requests. stopped: a stop string ended the text, further tokens are not shown.
-    queue_seconds, num_cached_tokens: known at its regular end. answered: its first output is
-    delivered. ended: its last one is, or it ended early. so_far: set if it may continue elsewhere.
-    number: its present number in an engine; first_number: its number on arrival."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """Describe the reader of a request's outputs. name: the caller's, which outputs carry. group,
+    index: its reader, and its place in the reader's requests. first_number: its number on
+    arrival."""
 
-    number: int
     name: str
     group: RequestGroup
     index: int
-    detokenizer: TokenStream
-    matcher: StopMatcher | SpokenStops | None
-    min_tokens: int
+    client: str
+    first_number: int
+
+
+@dataclass(slots=True, eq=False)
+class RequestTimes:
+    """Hold the times of a request, in seconds of one clock; queue_seconds: known at its regular
+    end."""
+
+    arrive: float
+    first_token: float | None = None
+    last_token: float | None = None
+    queue_seconds: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class RequestTokens:
+    """Count the tokens of a request; cached: known at its regular end."""
+
+    prompt: int
+    output: int = 0
+    cached: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """Hold the state of a request that has not ended. number: its present number in an engine.
+    logprobs: the number of alternatives per token; None for no log-probabilities. prompt_logprobs:
+    received and not yet shown ones; None if not requested. answered: its first output is delivered.
+    ended: its last one is, or it ended early. so_far: set if it may continue elsewhere."""
+
+    number: int
+    reader: Reader
+    text: AnswerText
+    times: RequestTimes
+    tokens: RequestTokens
     logprobs: int | None
     prompt_logprobs: PromptEntries | None
-    num_prompt_tokens: int
-    arrive_time: float
-    client: str = ""
-    shows_stop_token: bool = False
-    num_output_tokens: int = 0
-    first_token_time: float | None = None
-    last_token_time: float | None = None
-    queue_seconds: float | None = None
-    num_cached_tokens: int = 0
-    stopped: bool = False
     answered: bool = False
     ended: bool = False
     timer: TimerHandle | None = None
     so_far: AnswerSoFar | None = None
-    first_number: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.first_number = self.number
 
     def go_on(self, number: int, *, lost: bool) -> Request | None:
         """Build the request that continues the answer under another number; None if the answer is
         not recorded for that, a stop string has ended the text, or too many of its engines were
         `lost`."""
-        if self.so_far is None or self.stopped or (lost and not self.so_far.survives()):
+        if self.so_far is None or self.text.stopped or (lost and not self.so_far.survives()):
             return None
         self.number = number
         if self.prompt_logprobs is not None:
@@ -104,18 +116,14 @@ class OpenRequest:
     def take(self, tokens: list[int], times: TokenTimes) -> tuple[list[int], str]:
         """Count the next tokens: those up to a stop string, if one ends the text with them, and the
         text that is then certain."""
-        text, before = "", self.num_output_tokens
+        text, before = "", self.tokens.output
         if self.so_far is not None:
             self.so_far.add(tokens)
         for token_id in tokens:
             times.note(self)
-            piece = self.detokenizer.push(token_id)
-            if self.matcher is not None:
-                piece = self._match(self.matcher, piece)
-                if self.stopped:
-                    shown = self.num_output_tokens - before
-                    return tokens[:shown], text + piece
-            text += piece
+            text += self.text.push(token_id, self.tokens.output)
+            if self.text.stopped:
+                return tokens[: self.tokens.output - before], text
         return tokens, text
 
     def take_last(
@@ -127,7 +135,7 @@ class OpenRequest:
         The token that ended generation by its id is not part of the text, special token or not,
         unless `shows_stop_token`; an error wins over a stop string that the very token at
         fault completes."""
-        if self.stopped:
+        if self.text.stopped:
             return [], ""
         if row.reason == FinishReason.ERROR:
             for _ in tokens:
@@ -136,18 +144,14 @@ class OpenRequest:
         ended_by_token = row.reason == FinishReason.STOP and (
             row.detail == _END_OF_TEXT or row.detail.startswith(STOP_TOKEN_PREFIX)
         )
-        hidden = ended_by_token and not self.shows_stop_token
+        hidden = ended_by_token and not self.text.shows_stop_token
         shown, last = (tokens[:-1], tokens[-1:]) if hidden else (tokens, [])
         shown, text = self.take(shown, times)
-        if self.matcher is not None and self.matcher.found is not None:
+        if self.text.stop_string is not None:
             return shown, text
         for _ in last:
             times.note(self)
-        rest = self.detokenizer.flush()
-        if self.matcher is not None:
-            rest = self._match(self.matcher, rest)
-            rest = rest if self.stopped else rest + self.matcher.flush()
-        return [*shown, *last], text + rest
+        return [*shown, *last], text + self.text.flush(self.tokens.output)
 
     def output(
         self, tokens: list[int], text: str, entries: Sequence[TokenLogprobs]
@@ -162,26 +166,18 @@ class OpenRequest:
             self.prompt_logprobs = None
         # Positional arguments are the cheapest, and one is built per token.
         return RequestOutput(
-            self.name,
+            self.reader.name,
             tokens,
             text,
             False,
             None,
             None,
-            self.num_prompt_tokens,
-            self.num_output_tokens,
+            self.tokens.prompt,
+            self.tokens.output,
             0,
             shown,
             prompt,
         )
-
-    def _match(self, matcher: StopMatcher | SpokenStops, text: str) -> str:
-        """Return the certain text that the newest token adds; a stop string that completes within
-        the first `min_tokens` tokens does not end it."""
-        if self.num_output_tokens > self.min_tokens:
-            text, self.stopped = matcher.feed(text)
-            return text
-        return matcher.pass_over(text)
 
 
 def _trimmed(entry: TokenLogprobs, wanted: int) -> TokenLogprobs:

@@ -67,7 +67,7 @@ class OpenRequests:
         return self._unanswered
 
     def _count_unanswered(self, request: OpenRequest, more: int) -> None:
-        group = group_of(request.client)
+        group = group_of(request.reader.client)
         left = self._unanswered.get(group, 0) + more
         if left:
             self._unanswered[group] = left
@@ -78,7 +78,7 @@ class OpenRequests:
         """Return each client's request and token totals and its open requests; walks all open
         requests."""
         return self._outputs.clients.told(
-            (request.client, request.answered) for request in self._requests.values()
+            (request.reader.client, request.answered) for request in self._requests.values()
         )
 
     def open(
@@ -115,10 +115,10 @@ class OpenRequests:
         for request, output in outputs:
             if request.ended:
                 continue
-            if not request.group.put(request.index, output, now, contended=contended):
+            if not request.reader.group.put(request.reader.index, output, now, contended=contended):
                 self.end(request, _too_slow())
                 continue
-            groups[request.group] = None
+            groups[request.reader.group] = None
             if not request.answered:
                 request.answered = True
                 self._num_answered += 1
@@ -137,7 +137,7 @@ class OpenRequests:
         if opened is not None and request is not None:
             del self._requests[number]
             self._requests[another] = opened
-            opened.group.numbers[opened.index] = another
+            opened.reader.group.numbers[opened.reader.index] = another
             self._outputs.metrics.record_continued(lost=lost)
         return request
 
@@ -155,7 +155,7 @@ class OpenRequests:
         self.abort([request.number])
         self._forget(request, FinishReason.ABORT, error)
         if error is not None:
-            request.group.fail(error)
+            request.reader.group.fail(error)
 
     def fail_each(self, numbers: Iterable[int], make_error: Callable[[], Exception]) -> None:
         """End the open requests among these, each with a new error."""
@@ -165,7 +165,7 @@ class OpenRequests:
     def fail_named(self, name: str, make_error: Callable[[], Exception]) -> None:
         """End the open requests of the call of this name."""
         requests = self._requests.values()
-        self.fail_each([each.number for each in requests if each.name == name], make_error)
+        self.fail_each([each.number for each in requests if each.reader.name == name], make_error)
 
     def fail_all(self, make_error: Callable[[], Exception]) -> int:
         """End every open request; how many there were."""
@@ -198,16 +198,14 @@ class OpenRequests:
         self._num_answered -= request.answered
         if not request.answered:
             self._count_unanswered(request, -1)
-        self._outputs.metrics.record_end(
-            reason, request.num_prompt_tokens, request.num_output_tokens
-        )
+        self._outputs.metrics.record_end(reason, request.tokens.prompt, request.tokens.output)
         self._outputs.clients.ended(
-            request.client, request.num_prompt_tokens, request.num_output_tokens
+            request.reader.client, request.tokens.prompt, request.tokens.output
         )
         if request.timer is not None:
             request.timer.cancel()
-        if request.group.trace is not None:
-            request.group.trace.ended(_ended(request, reason, error))
+        if request.reader.group.trace is not None:
+            request.reader.group.trace.ended(_ended(request, reason, error))
         if not self._requests:
             self.quiet_since = self._clock()
             self._idle.set()
@@ -220,13 +218,13 @@ class OpenRequests:
 
 def _ended(request: OpenRequest, reason: FinishReason, error: Exception | None) -> EndedRequest:
     return EndedRequest(
-        number=request.first_number,
+        number=request.reader.first_number,
         finish_reason=reason.value,
-        num_cached_tokens=request.num_cached_tokens,
-        num_output_tokens=request.num_output_tokens,
-        queue_seconds=request.queue_seconds,
-        first_token_time=request.first_token_time,
-        last_token_time=request.last_token_time,
+        num_cached_tokens=request.tokens.cached,
+        num_output_tokens=request.tokens.output,
+        queue_seconds=request.times.queue_seconds,
+        first_token_time=request.times.first_token,
+        last_token_time=request.times.last_token,
         error=error,
     )
 

@@ -15,7 +15,15 @@ import msgspec
 from atom.answer_parsing.spoken_text import spoken_text
 from atom.client_figures import ClientFigures
 from atom.metrics import RequestMetrics
-from atom.model_engine.front.open_request import STOP_TOKEN_PREFIX, OpenRequest, TokenTimes
+from atom.model_engine.front.answer_text import AnswerText
+from atom.model_engine.front.open_request import (
+    STOP_TOKEN_PREFIX,
+    OpenRequest,
+    Reader,
+    RequestTimes,
+    RequestTokens,
+    TokenTimes,
+)
 from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.front.stop_strings import SpokenStops, StopMatcher
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
@@ -74,25 +82,24 @@ class OutputProcessor:
         scores = params.prompt_logprobs
         return OpenRequest(
             number=request.id,
-            name=name,
-            group=group,
-            index=index,
-            detokenizer=(
-                self._tokenizer.stream(
-                    skip_special_tokens=params.skip_special_tokens,
-                    shown_ids=params.shown_special_token_ids,
-                )
-                if self._tokenizer and shows_text
-                else _NoText()
+            reader=Reader(name, group, index, request.client_id, request.id),
+            text=AnswerText(
+                detokenizer=(
+                    self._tokenizer.stream(
+                        skip_special_tokens=params.skip_special_tokens,
+                        shown_ids=params.shown_special_token_ids,
+                    )
+                    if self._tokenizer and shows_text
+                    else _NoText()
+                ),
+                matcher=_matcher(params) if stops else None,
+                min_tokens=params.min_tokens,
+                shows_stop_token=params.include_stop_str_in_output,
             ),
-            matcher=_matcher(params) if stops else None,
-            shows_stop_token=params.include_stop_str_in_output,
-            min_tokens=params.min_tokens,
+            times=RequestTimes(request.arrive_time),
+            tokens=RequestTokens(len(request.prompt_token_ids)),
             logprobs=params.logprobs,
             prompt_logprobs=None if scores is None else PromptEntries(scores),
-            num_prompt_tokens=len(request.prompt_token_ids),
-            arrive_time=request.arrive_time,
-            client=request.client_id,
         )
 
     def process(
@@ -112,11 +119,10 @@ class OutputProcessor:
                 last_tokens[number] = tokens
                 continue
             request = requests.get(number)
-            if request is None or request.stopped:
+            if request is None or request.text.stopped:
                 continue
             shown, text = request.take(tokens, times)
-            matcher = request.matcher
-            if matcher is not None and matcher.found is not None:
+            if request.text.stop_string is not None:
                 step.abort_ids.append(number)
             output = request.output(shown, text, logprobs.get(number, ()) if logprobs else ())
             step.outputs.append((request, output))
@@ -139,14 +145,14 @@ class OutputProcessor:
         """Return the last output. A stop string wins over the engine's reason, since the text ends
         there."""
         reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
-        if request.stopped and request.matcher is not None:
-            reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, request.matcher.found
-        self.metrics.end_to_end.observe(now - request.arrive_time)
-        request.queue_seconds = row.queue_seconds
-        request.num_cached_tokens = row.num_cached_tokens
+        if request.text.stopped:
+            reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, request.text.stop_string
+        self.metrics.end_to_end.observe(now - request.times.arrive)
+        request.times.queue_seconds = row.queue_seconds
+        request.tokens.cached = row.num_cached_tokens
         if row.queue_seconds is not None:
             self.metrics.queue.observe(row.queue_seconds)
-            self.clients.began(request.client, row.queue_seconds)
+            self.clients.began(request.reader.client, row.queue_seconds)
         return msgspec.structs.replace(
             output,
             finished=True,

@@ -139,17 +139,8 @@ class RankReport(msgspec.Struct, frozen=True):
     total_memory_bytes: int
 
 
-class EngineReport(msgspec.Struct, frozen=True):
-    """Report the results of start-up; the body of READY. Sizes in bytes and tokens, per rank.
-
-    kv_tokens: of sequences of max_model_len that fill the blocks; cache_masks: of each group of
-    layers that shares blocks, which tokens its queries see.
-    ranks: every rank's own sizes; set once all reports have arrived. versions: of the software that
-    computes, by name. timed_steps: by rows, if rows may carry drafts and graphs run them.
-    state_bytes: of all slots and checkpoints, in layers that keep states; num_checkpoints: of
-    states, one every checkpoint_tokens. asked_num_seqs: as configured, if states leave room for
-    fewer.
-    """
+class ModelReport(msgspec.Struct, frozen=True):
+    """Report the model and the software that computes it."""
 
     model: str
     architecture: str
@@ -157,11 +148,25 @@ class EngineReport(msgspec.Struct, frozen=True):
     dtype: str
     kv_cache_dtype: str
     backends: dict[str, str]  # op → backend
-    block_size: int
-    num_blocks: int
+    version: str
+
+
+class RunReport(ModelReport, frozen=True):
+    """Add the limits of a step, and the number of ranks."""
+
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    tensor_parallel_size: int
+    data_parallel_size: int
+
+
+class MemoryReport(RunReport, frozen=True):
+    """Add the memory of a rank, in bytes and tokens. kv_tokens: of sequences of max_model_len
+    that fill the blocks."""
+
+    block_size: int
+    num_blocks: int
     weights_bytes: int
     peak_bytes: int
     kv_cache_bytes: int
@@ -170,9 +175,19 @@ class EngineReport(msgspec.Struct, frozen=True):
     total_memory_bytes: int
     limited_by: str  # the bound of the number of blocks: KvBudget.limited_by
     concurrency: list[ConcurrencyRow]
-    tensor_parallel_size: int
-    data_parallel_size: int
-    version: str
+
+
+class EngineReport(MemoryReport, frozen=True):
+    """Report the results of start-up; the body of READY. Sizes in bytes and tokens, per rank.
+
+    ranks: every rank's own sizes; set once all reports have arrived. versions: of the software that
+    computes, by name. cache_masks: of each group of layers that shares blocks, which tokens its
+    queries see. timed_steps: by rows, if rows may carry drafts and graphs run them.
+    state_bytes: of all slots and checkpoints, in layers that keep states; num_checkpoints: of
+    states, one every checkpoint_tokens. asked_num_seqs: as configured, if states leave room for
+    fewer.
+    """
+
     ranks: list[RankReport] = []
     versions: dict[str, str] = {}
     cache_masks: tuple[MaskRule, ...] = (CAUSAL,)
@@ -206,8 +221,8 @@ def aborted_row(request_id: int) -> FinishedRow:
     return FinishedRow(request_id, FinishReason.ABORT.value, "aborted", num_cached_tokens=0)
 
 
-class StatsBody(msgspec.Struct, frozen=True):
-    """Gauges and running totals of one core."""
+class CoreGauges(msgspec.Struct, frozen=True):
+    """Gauges of one core's rows and blocks."""
 
     requests_running: int
     requests_waiting: int
@@ -215,6 +230,11 @@ class StatsBody(msgspec.Struct, frozen=True):
     kv_blocks_used: int
     kv_blocks_indexed: int  # that the prefix cache can find, held or not
     kv_blocks_total: int
+
+
+class TokenTotals(CoreGauges, frozen=True):
+    """Add the running totals of the core's steps and tokens."""
+
     preemptions_total: int
     prompt_tokens_total: int  # prompt tokens computed or taken from the cache
     cached_tokens_total: int  # of these, taken from the prefix cache
@@ -222,6 +242,11 @@ class StatsBody(msgspec.Struct, frozen=True):
     cache_full_tokens_total: int  # tokens of these prompts
     generation_tokens_total: int
     steps_total: int
+
+
+class StatsBody(TokenTotals, frozen=True):
+    """Gauges and running totals of one core."""
+
     drafts_total: int = 0  # times that a row carried drafts in a step
     draft_tokens_total: int = 0  # of these
     accepted_tokens_total: int = 0  # of these, that held

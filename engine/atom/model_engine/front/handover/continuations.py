@@ -36,7 +36,7 @@ class Continuations:
                 again.append(request)
                 continue
             opened = self._requests.by_number.get(number)
-            if opened is not None and opened.stopped:
+            if opened is not None and opened.text.stopped:
                 complete.append(aborted_row(number))
             else:
                 self._requests.fail_each([number], make_error)

@@ -98,7 +98,7 @@ class Handover:
         return [pair for pair in refused if pair[0].id in self._requests.by_number]
 
     def _handed(self, request: Request) -> HandedRequest:
-        name = self._requests.by_number[request.id].name
+        name = self._requests.by_number[request.id].reader.name
         return HandedRequest(request, name, self._weights_version(request.lora))
 
     def _deliver(self, step: StreamBody) -> None:

@@ -100,7 +100,7 @@ ENDS: dict[str, Callable[[OpenRequests, OpenRequest], object]] = {
     "the end of all": lambda requests, _: requests.fail_all(lambda: RequestError("x")),
     "its name": lambda requests, _: requests.fail_named("name", lambda: RequestError("x")),
     "its time": lambda requests, request: requests._time_out(request, 0.0),
-    "its reader": lambda _, request: request.group.close(),
+    "its reader": lambda _, request: request.reader.group.close(),
 }
 
 
