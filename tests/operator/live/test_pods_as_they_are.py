@@ -120,6 +120,15 @@ def test_a_rollout_goes_on_in_a_quota_that_its_own_pod_fills(
     assert "quota team has no room for 1 pods (1 of 1 used)" in now["rollout"]["reason"]
 
 
+def test_an_engine_has_limits_where_a_quota_counts_them(cluster: LiveCluster, image: str) -> None:
+    quota(cluster, limits_memory="512Gi", limits_cpu="64")
+    apply(cluster, image)
+    wait_ready(cluster, seconds=180)
+    used = (cluster.get("resourcequota", "team") or {})["status"]["used"]
+    assert used["limits.cpu"] != "0"
+    assert used["limits.memory"] != "0"
+
+
 def weights(**changes: Any) -> dict[str, Any]:
     model = {"source": "hf://acme/tiny", "config": atom_deployment()["spec"]["model"]["config"]}
     return {"model": model, "cache": {"weights": {"claim": "weights"}}, **changes}
