@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+from atom.sizing.attention.kinds import AttentionFacts, LatentAttention, StateAttention
 from atom.sizing.kv_layout import KvElement, kv_terms, state_terms
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts
+from atom.sizing.layers import Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
 from atom.sizing.weights import stored_projections, token_elements
@@ -128,26 +129,26 @@ def _attention_elements(facts: ModelFacts, *, decodes: bool) -> int:
         * alike.layer.attention.num_heads
         * _head_elements(alike.layer.attention, decodes=decodes)
         for alike in facts.layer_counts
-        if alike.layer.attention.state is None
+        if not isinstance(alike.layer.attention, StateAttention)
     )
 
 
 def _state_elements(facts: ModelFacts) -> int:
     """Count the elements of all layers' states that a token is multiplied with: what is known of
     its key, what is learnt of it, and the answer to its query."""
-    nets = ((alike.count, alike.layer.attention.state) for alike in facts.layer_counts)
+    kinds = ((alike.count, alike.layer.attention) for alike in facts.layer_counts)
     return sum(
-        3 * count * net.value_heads * net.key_dim * net.value_dim
-        for count, net in nets
-        if net is not None
+        3 * count * kind.net.value_heads * kind.net.key_dim * kind.net.value_dim
+        for count, kind in kinds
+        if isinstance(kind, StateAttention)
     )
 
 
 def _head_elements(attention: AttentionFacts, *, decodes: bool) -> int:
     """Scores, and sums of values."""
-    latent = attention.latent
-    if latent is None:
+    if not isinstance(attention, LatentAttention):
         return 2 * attention.head_dim
+    latent = attention.latent
     if decodes:
         return latent.cached_dim + latent.kv_rank
     return attention.head_dim + latent.value_dim

@@ -15,7 +15,13 @@ import torch
 from safetensors.torch import save_file
 
 from atom.sizing import ModelFacts, StateKind
-from atom.sizing.layers import AttentionFacts, LayerFacts, Stacking
+from atom.sizing.attention.kinds import (
+    AttentionFacts,
+    GroupedAttention,
+    LatentAttention,
+    StateAttention,
+)
+from atom.sizing.layers import LayerFacts, Stacking
 from atom.sizing.projection import Projection
 from atom.sizing.weights import projections
 from benchmarks.workloads.shapes import SHAPES
@@ -106,8 +112,8 @@ def _matrix(name: str, matrix: Projection) -> Sizes:
 
 def _vectors(attention: AttentionFacts) -> Sizes:
     sizes: Sizes = {}
-    if attention.state is not None:
-        net = attention.state
+    if isinstance(attention, StateAttention):
+        net = attention.net
         kinds = (StateKind.DELTA_NET, StateKind.DELTA_NET_BY_KEY_HEAD)
         assert net.kind in kinds, "no shape of SHAPES has layers of another kind"
         return {
@@ -116,12 +122,12 @@ def _vectors(attention: AttentionFacts) -> Sizes:
             "linear_attn.A_log": (net.value_heads,),
             "linear_attn.dt_bias": (net.value_heads,),
         }
-    if attention.qk_norm:
+    if isinstance(attention, GroupedAttention) and attention.qk_norm.of_heads:
         for norm in ("q_norm", "k_norm"):
             sizes[f"self_attn.{norm}.weight"] = (attention.head_dim,)
-    if attention.sinks:
+    if isinstance(attention, GroupedAttention) and attention.sinks:
         sizes["self_attn.sinks"] = (attention.num_heads,)
-    if attention.latent is not None:
+    if isinstance(attention, LatentAttention):
         sizes["self_attn.kv_a_layernorm.weight"] = (attention.latent.kv_rank,)
         if attention.latent.query_rank is not None:
             sizes["self_attn.q_a_layernorm.weight"] = (attention.latent.query_rank,)

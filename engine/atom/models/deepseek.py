@@ -16,6 +16,7 @@ from atom.model_ops.rotary_embedding import RopeConfig, yarn_mscale
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import IndexShape, LatentShape
 from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec, rope_parameters
+from atom.sizing.attention.kinds import LatentAttention
 from atom.sizing.layers import Experts
 
 
@@ -46,15 +47,16 @@ def _shape(config: ModelConfig, layer: LayerSpec) -> LatentShape:
 
 
 def _index(config: ModelConfig, layer: LayerSpec) -> IndexShape | None:
-    latent = layer.facts.attention.latent
-    assert latent is not None
-    if not latent.index_heads:
+    attention = layer.facts.attention
+    assert isinstance(attention, LatentAttention)
+    latent, index = attention.latent, attention.latent.own_index
+    if index is None:
         return None
     return IndexShape(
-        num_heads=latent.index_heads,
-        dim=latent.index_dim,
+        num_heads=index.heads,
+        dim=index.dim,
         rope_dim=latent.rope_dim,
-        top_k=latent.index_top_k,
+        top_k=index.top_k,
         interleaved=config.architecture == "GlmMoeDsaForCausalLM",
     )
 

@@ -14,6 +14,7 @@ from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import ClampedSiLU
 from atom.models.decoder.spec import LayerSpec, ModelSpec, StreamsSpec, decoder_spec, rope_limits
+from atom.sizing.attention.kinds import EntriesAttention
 from atom.sizing.layers import Experts
 
 _THETA, _ENTRIES_THETA = 10_000.0, 160_000.0
@@ -65,8 +66,9 @@ def _routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
 def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
     """Return the rope of layers with a window alone, or of those with entries, which is the only
     scaled one: in either spelling of config.json, by kinds or one for the entries."""
-    raw, net = config.hf_config, layer.facts.attention.compressed
-    assert net is not None
+    raw, attention = config.hf_config, layer.facts.attention
+    assert isinstance(attention, EntriesAttention)
+    net = attention.compressed
     said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = "compress" if net.rate else "main"
     if isinstance(said.get("main"), Mapping) and isinstance(said.get("compress"), Mapping):

@@ -9,6 +9,7 @@ kv_layout) are independent of the support by this version's engine (engine_suppo
 from __future__ import annotations
 
 from atom.sizing.architectures import ARCHITECTURES
+from atom.sizing.attention.kinds import AttentionFacts, CacheKind, Latent
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.drafting import (
     eagle3_problems,
@@ -53,10 +54,7 @@ from atom.sizing.kv_layout import (
     state_terms,
 )
 from atom.sizing.layers import (
-    AttentionFacts,
-    CacheKind,
     Experts,
-    Latent,
     LayerCount,
     LayerFacts,
     MlpFacts,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from atom.sizing.architectures import ARCHITECTURES, LACKING
+from atom.sizing.attention.kinds import EntriesAttention
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
@@ -73,7 +74,7 @@ def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
 
 def kv_cache_problems(facts: ModelFacts, kv_cache_dtype: str) -> Iterator[str]:
     """Yield the reasons why a model's cache cannot have elements of this type; none if it can."""
-    entries = any(alike.layer.attention.compressed for alike in facts.layer_counts)
+    entries = any(isinstance(each.layer.attention, EntriesAttention) for each in facts.layer_counts)
     if entries and kv_cache_dtype == "fp8":
         yield (
             f"the cache of {facts.architecture} keeps what entries are summed up of, for which fp8 "

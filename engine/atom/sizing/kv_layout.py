@@ -14,6 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from atom.sizing.attention.kinds import (
+    AttentionFacts,
+    CacheKind,
+    EntriesAttention,
+    GroupedAttention,
+    LatentAttention,
+    StateAttention,
+)
 from atom.sizing.cache_groups import (
     CachedLayer,
     CacheGroup,
@@ -21,7 +29,7 @@ from atom.sizing.cache_groups import (
     group_layers,
     pack_layers,
 )
-from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
+from atom.sizing.layers import LayerCount, LayerFacts
 from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.states import StateNet
@@ -182,7 +190,7 @@ def kv_layout(
 ) -> KvLayout:
     """Return the layout of one rank's cache. block_size: tokens of a block. A block holds whole
     compressed entries, so its size decides the bytes of a token."""
-    if any(alike.layer.attention.compressed is not None for alike in facts.layer_counts):
+    if any(isinstance(each.layer.attention, EntriesAttention) for each in facts.layer_counts):
         packed = _packed(facts, element, block_size)
         return KvLayout(packed.groups, packed.token_bytes, lookahead=speculation.tokens)
     counts = (*facts.layer_counts, *speculation.proposing_counts(facts))
@@ -220,8 +228,8 @@ def _packed(facts: ModelFacts, element: KvElement, block_size: int) -> Grouping:
     reach = 0
     for layer in facts.layers:
         attention, at = layer.attention, len(growing) + len(windows)
+        assert isinstance(attention, EntriesAttention), "all layers of such a model are alike"
         net = attention.compressed
-        assert net is not None, "all layers of such a model are alike in that"
         windows.append(CachedLayer(at, _window_bytes(attention, element)))
         if net.rate:
             growing.append(CachedLayer(at + 1, _entry_bytes(attention, element, block_size)))
@@ -229,16 +237,14 @@ def _packed(facts: ModelFacts, element: KvElement, block_size: int) -> Grouping:
     return pack_layers(growing, windows, sliding_window(reach), facts.max_position_embeddings)
 
 
-def _window_bytes(attention: AttentionFacts, element: KvElement) -> int:
+def _window_bytes(attention: EntriesAttention, element: KvElement) -> int:
     """Compute the bytes of a token in the window of a layer that has entries, too."""
-    assert attention.compressed is not None
     return attention.compressed.window_elements(attention.head_dim) * element.size_bytes
 
 
-def _entry_bytes(attention: AttentionFacts, element: KvElement, block_size: int) -> int:
+def _entry_bytes(attention: EntriesAttention, element: KvElement, block_size: int) -> int:
     """Compute the bytes of a token in a layer's entries: its share of a block's entries."""
     net = attention.compressed
-    assert net is not None
     elements = net.entries_of_block(block_size) * net.entry_elements(attention.head_dim)
     return -(-elements * element.size_bytes // block_size)
 
@@ -272,9 +278,9 @@ def state_terms(facts: ModelFacts, ranks: int = 1) -> tuple[StateTerm, ...]:
     states."""
     counts: dict[StateNet, int] = {}
     for alike in facts.layer_counts:
-        state = alike.layer.attention.state
-        if state is not None:
-            counts[state] = counts.get(state, 0) + alike.count
+        attention = alike.layer.attention
+        if isinstance(attention, StateAttention):
+            counts[attention.net] = counts.get(attention.net, 0) + alike.count
     return tuple(
         StateTerm(number, state.state_bytes(ranks), state.shape.draft_bytes(ranks))
         for state, number in counts.items()
@@ -287,7 +293,7 @@ def _terms(
     counts: dict[AttentionFacts, int] = {}
     for alike in layers:
         attention = alike.layer.attention
-        if attention.keeps_tokens and attention.compressed is None:
+        if attention.keeps_tokens and not isinstance(attention, EntriesAttention):
             counts[attention] = counts.get(attention, 0) + alike.count
     for attention, number in counts.items():
         yield KvTerm(
@@ -295,7 +301,7 @@ def _terms(
             cache=attention.cache,
             token_bytes=_token_bytes(attention, element, ranks),
             mask=attention.mask,
-            divided=attention.latent is None,
+            divided=not isinstance(attention, LatentAttention),
             proposes=proposes,
         )
 
@@ -304,10 +310,10 @@ def _packed_terms(
     layers: Iterable[LayerCount], element: KvElement, block_size: int
 ) -> Iterator[KvTerm]:
     """Yield the entries of each kind of layer that has any, and its window."""
-    counts: dict[AttentionFacts, int] = {}
+    counts: dict[EntriesAttention, int] = {}
     for alike in layers:
         attention = alike.layer.attention
-        if attention.compressed is not None:
+        if isinstance(attention, EntriesAttention):
             counts[attention] = counts.get(attention, 0) + alike.count
     for attention, number in counts.items():
         window = _window_bytes(attention, element)
@@ -321,20 +327,21 @@ def _shared_and_own(attention: AttentionFacts, element: KvElement, ranks: int) -
     """Divide the bytes of a token in one layer into elements and, of keys and values, scales."""
     size = _token_bytes(attention, element, ranks)
     scales = 0
-    if attention.latent is None:
-        scales = 2 * attention.kv_heads_per_rank(ranks) * element.scale_bytes
+    if isinstance(attention, GroupedAttention):
+        scales = 2 * attention.heads.kv_per_rank(ranks) * element.scale_bytes
     return size - scales, scales
 
 
 def _token_bytes(attention: AttentionFacts, element: KvElement, ranks: int) -> int:
     """Compute the bytes of a token in one layer."""
-    latent = attention.latent
-    if latent is None:
+    if isinstance(attention, GroupedAttention):
         row = attention.head_dim * element.size_bytes + element.scale_bytes
-        return 2 * attention.kv_heads_per_rank(ranks) * row
+        return 2 * attention.heads.kv_per_rank(ranks) * row
+    assert isinstance(attention, LatentAttention), "no other kind keeps a row of each token"
+    latent, index = attention.latent, attention.latent.own_index
     rotated_bytes = _ROTATED_BYTES if element.scale_bytes else element.size_bytes
     entry = latent.kv_rank * element.size_bytes + element.scale_bytes
     entry += latent.rope_dim * rotated_bytes
-    if not latent.index_dim:
+    if index is None:
         return entry
-    return entry + latent.index_dim * element.size_bytes + element.scale_bytes
+    return entry + index.dim * element.size_bytes + element.scale_bytes

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from atom.sizing.architectures import family_of
+from atom.sizing.attention.indexer import SharedIndexer
+from atom.sizing.attention.kinds import LatentAttention, StateAttention
 from atom.sizing.config_fields import Config, count, element_bytes, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import checkpoint_name
@@ -87,7 +89,7 @@ class ModelFacts:
         if quantization is not None:
             block = block.written_by(quantization.method)
         layers = [family.layer(config, index) for index in range(num_layers)]
-        if all(layer.attention.state is not None for layer in layers):
+        if all(isinstance(layer.attention, StateAttention) for layer in layers):
             raise ModelFactsError(
                 "config.json: none of the model's layers attends, and all keep states, which is "
                 "not supported; supported: models with a layer of full attention at least",
@@ -173,7 +175,7 @@ class ModelFacts:
     @property
     def keeps_states(self) -> bool:
         """Return whether any layer keeps a state of a sequence instead of its tokens."""
-        return any(alike.layer.attention.state is not None for alike in self.layer_counts)
+        return any(isinstance(each.layer.attention, StateAttention) for each in self.layer_counts)
 
     @property
     def num_layers(self) -> int:
@@ -215,8 +217,13 @@ class ModelFacts:
 def _predicts(layer: LayerFacts) -> bool:
     """Return whether a layer can be an MTP layer: it keeps no state and does not share another
     layer's index."""
-    latent = layer.attention.latent
-    return layer.attention.state is None and not (latent is not None and latent.shares_index)
+    match layer.attention:
+        case StateAttention():
+            return False
+        case LatentAttention(latent=latent):
+            return not isinstance(latent.index, SharedIndexer)
+        case _:
+            return True
 
 
 def _joined_size(config: Config, draft: DraftHead | None, hidden_size: int) -> int:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
-from atom.sizing.compressed import Compressed
-from atom.sizing.layers import AttentionFacts, LayerFacts, MlpFacts
+from atom.sizing.attention.kinds import (
+    AttentionFacts,
+    EntriesAttention,
+    GroupedAttention,
+    LatentAttention,
+    SharedKvAttention,
+    StateAttention,
+)
+from atom.sizing.layers import LayerFacts, MlpFacts
 from atom.sizing.limits import RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
@@ -71,7 +78,7 @@ def activation_bytes(
     widest = max(
         max(
             _attention_width(alike.layer.attention, sharding.tensor_parallel)
-            * (tokens if alike.layer.attention.state is None else tokens + again),
+            * (tokens + again if isinstance(alike.layer.attention, StateAttention) else tokens),
             _mlp_width(facts, alike.layer.mlp, sharding) * tokens,
         )
         for alike in facts.layer_counts
@@ -88,8 +95,9 @@ def activation_bytes(
 def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
     """Return the bytes of the scores of a piece of the step, and of each token's selected
     places."""
-    latents = [alike.layer.attention.latent for alike in facts.layer_counts]
-    selected = max((latent.index_top_k for latent in latents if latent is not None), default=0)
+    kinds = (alike.layer.attention for alike in facts.layer_counts)
+    indexers = (kind.latent.index for kind in kinds if isinstance(kind, LatentAttention))
+    selected = max((index.top_k for index in indexers if index is not None), default=0)
     if facts.max_position_embeddings <= selected or not selected:
         return 0
     scores = min(MOST_SCORES, tokens * facts.max_position_embeddings)
@@ -101,10 +109,11 @@ def _entry_score_bytes(facts: ModelFacts, tokens: int, ranks: int) -> int:
     window and entries."""
     most = 0
     for alike in facts.layer_counts:
-        attention, net = alike.layer.attention, alike.layer.attention.compressed
-        if net is not None:
+        attention = alike.layer.attention
+        if isinstance(attention, EntriesAttention):
+            net = attention.compressed
             entries = facts.max_position_embeddings // net.rate if net.rate else 0
-            heads = max(-(-attention.num_heads // ranks), net.index_heads)
+            heads = max(-(-attention.num_heads // ranks), net.index.heads if net.index else 0)
             of_token = heads * (attention.mask.size + entries)
             most = max(most, min(tokens * of_token, max(of_token, MOST_ENTRY_SCORES)))
     return _SCORE_COPIES * most * _SCORE_BYTES
@@ -122,9 +131,9 @@ def _input_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
     projection, and their sum), and of keys and values that other layers attend to."""
     inputs = sum(alike.count * alike.layer.per_layer_input for alike in facts.layer_counts)
     sharing = {
-        alike.layer.attention.kv_sharing_target: alike.layer.attention
+        alike.layer.attention.target: alike.layer.attention
         for alike in facts.layer_counts
-        if alike.layer.attention.kv_sharing_target is not None
+        if isinstance(alike.layer.attention, SharedKvAttention)
     }
     kept = sum(2 * each.num_kv_heads * each.head_dim for each in sharing.values())
     return (3 * inputs + kept) * tokens * dtype_bytes
@@ -132,26 +141,33 @@ def _input_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
 
 def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     heads = -(-attention.num_heads // ranks)
-    latent, net = attention.latent, attention.state
-    if net is not None:
-        # Before and after the convolution and in float32, and a gate and an output of values.
-        values = net.value_heads * net.value_dim
-        return -(-(4 * net.conv_channels + 4 * values) // ranks)
-    if attention.compressed is not None:
-        # Queries as projected, normed, rotated, and their results; cached elements come in parts.
-        return 4 * heads * attention.head_dim + _kept_width(attention, attention.compressed)
-    if latent is None:
-        gates = heads if attention.output_gate else 0
-        kv_heads = attention.kv_heads_per_rank(ranks)
-        return (2 * (heads + gates) + 2 * kv_heads) * attention.head_dim
-    # A prompt's keys and values are up-projected from the latent; queries may be compressed too.
-    up_projected = heads * 2 * (attention.head_dim + latent.value_dim)
-    return up_projected + latent.cached_dim + (latent.query_rank or 0)
+    match attention:
+        case StateAttention():
+            # Before and after the convolution and in float32, and a gate and an output of values.
+            net = attention.net
+            values = net.value_heads * net.value_dim
+            return -(-(4 * net.conv_channels + 4 * values) // ranks)
+        case EntriesAttention():
+            # Queries as projected, normed, rotated, and their results; cached elements in parts.
+            return 4 * heads * attention.head_dim + _kept_width(attention)
+        case LatentAttention():
+            # A prompt's keys and values are up-projected from the latent; queries may be
+            # compressed too.
+            latent = attention.latent
+            up_projected = heads * 2 * (attention.head_dim + latent.value_dim)
+            return up_projected + latent.cached_dim + (latent.query_rank or 0)
+        case GroupedAttention() | SharedKvAttention():
+            gates = heads if attention.matrices.output_gate else 0
+            kv_heads = attention.heads.kv_per_rank(ranks)
+            return (2 * (heads + gates) + 2 * kv_heads) * attention.head_dim
+        case _:
+            assert_never(attention)
 
 
-def _kept_width(attention: AttentionFacts, net: Compressed) -> int:
-    kept = net.window_elements(attention.head_dim)
-    return 3 * kept + 2 * net.index_heads * net.index_dim + 2 * net.query_rank
+def _kept_width(attention: EntriesAttention) -> int:
+    net, index = attention.compressed, attention.compressed.index
+    asking = 0 if index is None else 2 * index.heads * index.dim
+    return 3 * net.window_elements(attention.head_dim) + asking + 2 * net.query_rank
 
 
 def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:

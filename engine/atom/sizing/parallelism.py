@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atom.sizing.attention.kinds import EntriesAttention, LatentAttention, StateAttention
 from atom.sizing.layers import LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection, Split
@@ -40,7 +41,8 @@ def tensor_parallel_problems(
         problems[f"vocab_size_per_layer_input {size_of_inputs} is not divisible by {size}"] = None
     for alike in facts.layer_counts:
         kv_heads = alike.layer.attention.num_kv_heads
-        if alike.layer.attention.latent is None and kv_heads % size and size % kv_heads:
+        whole = isinstance(alike.layer.attention, LatentAttention)
+        if not whole and kv_heads % size and size % kv_heads:
             problems[f"{kv_heads} KV heads can be neither divided nor replicated over {size}"] = (
                 None
             )
@@ -62,13 +64,14 @@ def valid_tensor_parallel_sizes(
 
 
 def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, int]]:
-    state = layer.attention.state
+    attention = layer.attention
+    state = attention.net if isinstance(attention, StateAttention) else None
     if state is not None and state.kind is StateKind.SHORT_CONV:
         yield "channels of short convolutions", state.value_heads
     else:
-        yield "attention heads", layer.attention.num_heads
-    if layer.attention.compressed is not None:
-        yield "groups of heads (o_groups)", layer.attention.compressed.output_groups
+        yield "attention heads", attention.num_heads
+    if isinstance(attention, EntriesAttention):
+        yield "groups of heads (o_groups)", attention.compressed.output_groups
     if state is not None and isinstance(state.shape, DeltaShape):
         yield "key heads of linear attention", state.key_heads
     experts = layer.mlp.experts

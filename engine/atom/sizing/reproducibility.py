@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atom.sizing.attention.kinds import EntriesAttention, LatentAttention
 from atom.sizing.model_facts import ModelFacts
 
 
@@ -63,8 +64,8 @@ def _of_model(facts: ModelFacts, asked: ReproducibleOptions) -> Iterator[str]:
             "its layers keep states, which chunks and drafts sum up in another order; drop "
             "--reproducible"
         )
-    if any(alike.layer.attention.compressed for alike in facts.layer_counts):
+    kinds = [alike.layer.attention for alike in facts.layer_counts]
+    if any(isinstance(kind, EntriesAttention) for kind in kinds):
         yield "its layers attend to entries that sum up tokens; drop --reproducible"
-    latents = [alike.layer.attention.latent for alike in facts.layer_counts]
-    if any(latent is not None and latent.index_top_k for latent in latents):
+    if any(isinstance(kind, LatentAttention) and kind.latent.index for kind in kinds):
         yield "its layers choose tokens by an indexer; drop --reproducible"

@@ -7,7 +7,7 @@ angles of long contexts need its precision. The engine's modules are model_ops/r
 
 from __future__ import annotations
 
-from atom.sizing.layers import Rope
+from atom.sizing.attention.kinds import Rope, StateAttention
 from atom.sizing.model_facts import ModelFacts
 
 _FLOAT32_BYTES = 4
@@ -34,6 +34,6 @@ def rope_tables(facts: ModelFacts) -> list[tuple[Rope, int]]:
         dict.fromkeys(
             (attention.rope, attention.rope_dim)
             for attention in attentions
-            if attention.state is None
+            if not isinstance(attention, StateAttention)
         )
     )

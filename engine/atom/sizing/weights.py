@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
-from atom.sizing.compressed.weights import (
+from atom.sizing.attention.compressed_weights import (
     compressed_floats,
     compressed_projections,
     compressed_vectors,
     stream_floats,
     stream_head_floats,
 )
-from atom.sizing.layers import (
-    PLAIN_BLOCK,
+from atom.sizing.attention.kinds import (
     AttentionFacts,
-    ExpertsBlock,
-    LayerCount,
-    LayerFacts,
-    MlpFacts,
+    EntriesAttention,
+    GroupedAttention,
+    LatentAttention,
+    QkNorm,
+    SharedKvAttention,
+    StateAttention,
 )
+from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, MlpFacts
 from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.weights import state_floats, state_projections, state_vectors
 
@@ -177,15 +179,15 @@ def _add_layers(
         sizes[part] = sizes.get(part, 0) + alike.count * size
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     vectors = _vector_elements(layer, facts.hidden_size, sharding.tensor_parallel) * element
-    experts, state = layer.mlp.experts, layer.attention.state
+    experts, attention = layer.mlp.experts, layer.attention
     if experts is not None and experts.router_correction:
         vectors += experts.count * (element_bytes or _FLOAT32_BYTES)
-    if state is not None:  # how fast each head forgets
-        floats = state_floats(state, sharding.tensor_parallel)
+    if isinstance(attention, StateAttention):  # how fast each head forgets
+        floats = state_floats(attention.net, sharding.tensor_parallel)
         vectors += floats * (element_bytes or _FLOAT32_BYTES)
     floats = stream_floats(layer.streams, facts.hidden_size)
-    if layer.attention.compressed is not None:
-        floats += compressed_floats(layer.attention.compressed, layer.attention.head_dim)
+    if isinstance(attention, EntriesAttention):
+        floats += compressed_floats(attention.compressed, attention.head_dim)
     vectors += floats * (element_bytes or _FLOAT32_BYTES)
     if experts is not None and experts.by_token:
         vectors += facts.vocab_size * experts.per_token * _TABLE_BYTES
@@ -232,78 +234,93 @@ def _projection_bytes(
 
 
 def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
-    attention, state = layer.attention, layer.attention.state
     count, experts = layer.norms * hidden_size + layer.output_factor, layer.mlp.experts
     if experts is not None and experts.router_scales:
         count += hidden_size + experts.count
-    if state is not None:
-        return count + state_vectors(state, ranks)
-    if attention.qk_norm:
-        count += (2 if attention.kv_sharing_target is None else 1) * attention.head_dim
-    if attention.qk_norm_whole:
-        heads = _ceil(attention.num_heads, ranks) + attention.kv_heads_per_rank(ranks)
-        count += heads * attention.head_dim
-    if attention.sinks:
-        count += _ceil(attention.num_heads, ranks)
-    if attention.compressed is not None:
-        count += compressed_vectors(attention.compressed, attention.head_dim)
-    if attention.latent is not None:
-        latent = attention.latent
-        # The indexer's keys go through a LayerNorm, with a bias.
-        count += latent.kv_rank + (latent.query_rank or 0) + 2 * latent.index_dim
-    return count
+    return count + _attention_vectors(layer.attention, ranks)
+
+
+def _attention_vectors(attention: AttentionFacts, ranks: int) -> int:
+    """Count the elements of an attention's norms and sinks on one rank."""
+    match attention:
+        case StateAttention():
+            return state_vectors(attention.net, ranks)
+        case GroupedAttention():
+            heads = _ceil(attention.num_heads, ranks)
+            count = heads if attention.sinks else 0
+            if attention.qk_norm.of_heads:
+                return count + 2 * attention.head_dim
+            if attention.qk_norm is QkNorm.WHOLE:
+                count += (heads + attention.heads.kv_per_rank(ranks)) * attention.head_dim
+            return count
+        case SharedKvAttention():
+            return attention.head_dim if attention.qk_norm.of_heads else 0
+        case EntriesAttention():
+            sinks = _ceil(attention.num_heads, ranks)
+            return sinks + compressed_vectors(attention.compressed, attention.head_dim)
+        case LatentAttention():
+            latent, index = attention.latent, attention.latent.own_index
+            # The indexer's keys go through a LayerNorm, with a bias.
+            indexed = 0 if index is None else 2 * index.dim
+            return latent.kv_rank + (latent.query_rank or 0) + indexed
+        case _:
+            assert_never(attention)
 
 
 def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
-    if attention.state is not None:
-        yield from state_projections(attention.state, hidden)
-        return
-    if attention.latent is not None:
-        yield from _latent_attention(attention, hidden)
-        return
-    if attention.compressed is not None:
-        heads, size = attention.num_heads, attention.head_dim
-        yield from compressed_projections(attention.compressed, heads, size, hidden)
-        return
-    size, bias = attention.head_dim, attention.qkv_bias
-    inputs = 2 * hidden if attention.reads_embedding else hidden
+    match attention:
+        case StateAttention():
+            yield from state_projections(attention.net, hidden)
+        case LatentAttention():
+            yield from _latent_attention(attention, hidden)
+        case EntriesAttention():
+            heads, size = attention.num_heads, attention.head_dim
+            yield from compressed_projections(attention.compressed, heads, size, hidden)
+        case GroupedAttention() | SharedKvAttention():
+            yield from _grouped_attention(attention, hidden)
+        case _:
+            assert_never(attention)
+
+
+def _grouped_attention(
+    attention: GroupedAttention | SharedKvAttention, hidden: int
+) -> Iterator[Projection]:
+    size, parts = attention.head_dim, attention.matrices
+    heads = [("q_proj", attention.num_heads, 2 * size if parts.output_gate else size)]
+    value_dim = size
+    if isinstance(attention, GroupedAttention):
+        value_dim = attention.value_dim
+        heads.append(("k_proj", attention.num_kv_heads, size))
+        if not attention.values.are_keys:
+            heads.append(("v_proj", attention.num_kv_heads, value_dim))
     matrices = [
         Projection(
             name=f"self_attn.{name}",
-            rows=heads * unit,
-            columns=inputs,
+            rows=count * unit,
+            columns=2 * hidden if parts.reads_embedding else hidden,
             split=Split.OUTPUTS,
             unit=unit,
-            bias=bias,
+            bias=parts.qkv_bias,
         )
-        for name, heads, unit in (
-            ("q_proj", attention.num_heads, 2 * size if attention.output_gate else size),
-            ("k_proj", attention.num_kv_heads, size),
-            ("v_proj", attention.num_kv_heads, attention.value_dim),
-        )
+        for name, count, unit in heads
     ]
-    if attention.kv_sharing_target is not None:
-        del matrices[1:]
-    elif attention.values_are_keys:
-        del matrices[-1]
-    yield from fused_projections("self_attn.qkv_proj", matrices) if attention.fused else matrices
-    yield _output(attention, hidden, attention.value_dim)
+    yield from fused_projections("self_attn.qkv_proj", matrices) if parts.fused else matrices
+    yield _output(attention.num_heads, value_dim, hidden, bias=parts.output_bias)
 
 
-def _output(attention: AttentionFacts, hidden: int, head_size: int) -> Projection:
+def _output(heads: int, head_size: int, hidden: int, *, bias: bool) -> Projection:
     return Projection(
         name="self_attn.o_proj",
         rows=hidden,
-        columns=attention.num_heads * head_size,
+        columns=heads * head_size,
         split=Split.INPUTS,
         unit=head_size,
-        bias=attention.output_bias,
+        bias=bias,
     )
 
 
-def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
+def _latent_attention(attention: LatentAttention, hidden: int) -> Iterator[Projection]:
     latent, heads = attention.latent, attention.num_heads
-    assert latent is not None
     rank, query = latent.query_rank, latent.nope_dim + latent.rope_dim
 
     def whole(name: str, rows: int, columns: int, *, bias: bool = False) -> Projection:
@@ -323,16 +340,17 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
     if rank is None:
         yield by_heads("q_proj", query, hidden)
     else:
-        yield whole("q_a_proj", rank, hidden, bias=attention.qkv_bias)
+        yield whole("q_a_proj", rank, hidden, bias=attention.down_bias)
         yield by_heads("q_b_proj", query, rank)
-    yield whole("kv_a_proj_with_mqa", latent.cached_dim, hidden, bias=attention.qkv_bias)
+    yield whole("kv_a_proj_with_mqa", latent.cached_dim, hidden, bias=attention.down_bias)
     unfolding = by_heads("kv_b_proj", latent.nope_dim + latent.value_dim, latent.kv_rank)
     yield replace(unfolding, absorbed=True)
-    yield _output(attention, hidden, latent.value_dim)
-    if latent.index_heads:
-        yield whole("indexer.wq_b", latent.index_heads * latent.index_dim, rank or hidden)
-        yield whole("indexer.wk", latent.index_dim, hidden)
-        weights = whole("indexer.weights_proj", latent.index_heads, hidden)
+    yield _output(heads, latent.value_dim, hidden, bias=attention.output_bias)
+    index = latent.own_index
+    if index is not None:
+        yield whole("indexer.wq_b", index.heads * index.dim, rank or hidden)
+        yield whole("indexer.wk", index.dim, hidden)
+        weights = whole("indexer.weights_proj", index.heads, hidden)
         yield replace(weights, quantizable=False)
 
 

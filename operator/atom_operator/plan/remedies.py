@@ -24,6 +24,7 @@ from atom.sizing import (
     unsupported,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.attention.kinds import CacheKind
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Accelerator, EngineOptions
 from atom_operator.integration_values import Site
@@ -194,7 +195,7 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
         changed = replace(options, tensor_parallel=ranks)
         if ranks <= options.tensor_parallel or not fits(changed, misfit.memory_bytes, facts):
             continue
-        latent = any(layer.attention.latent for layer in facts.layers)
+        latent = any(layer.attention.cache is CacheKind.LATENT for layer in facts.layers)
         # A user should not raise it once more in the hope of a smaller cache.
         note = ": the weights are divided, each device holds the whole MLA cache" if latent else ""
         if ranks <= misfit.site.engine_tensor_parallel * options.nodes:

@@ -22,7 +22,7 @@ from atom.model_ops.compressed_attention import (
     CompressedTokens,
 )
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.sizing.compressed import Compressed
+from atom.sizing.attention.compressed import Compressed
 from atom.utils.forward_context import AttentionMetaData
 
 

@@ -31,6 +31,7 @@ from atom.models.decoder.mlp import MoE
 from atom.models.decoder.per_layer_inputs import PerLayerInputs
 from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import ModelSpec
+from atom.sizing.attention.kinds import SharedKvAttention as SharedKvFacts
 
 
 class Decoder(nn.Module):
@@ -68,9 +69,9 @@ class Decoder(nn.Module):
         attentions = [cast(DecoderLayer, layer).attention for layer in self.layers]
         for layer, attention in zip(spec.layers, attentions, strict=True):
             if isinstance(attention, SharedKvAttention):
-                target = layer.facts.attention.kv_sharing_target
-                assert target is not None
-                attention.share(attentions[target])
+                facts = layer.facts.attention
+                assert isinstance(facts, SharedKvFacts)
+                attention.share(attentions[facts.target])
 
     def rotary_of(self, rope: RopeConfig) -> RotaryEmbedding:
         """Return the table of a kind of rope that some layer has."""
@@ -164,7 +165,7 @@ class CausalLM(nn.Module):
         """Yield the name prefixes of unused matrices: published checkpoints have key and value
         matrices also for layers that attend to another layer's keys."""
         for index, layer in enumerate(self.spec.layers):
-            if layer.facts.attention.kv_sharing_target is not None:
+            if isinstance(layer.facts.attention, SharedKvFacts):
                 for name in ("k_proj", "v_proj", "k_norm", "v_norm"):
                     yield f"model.layers.{index}.self_attn.{name}."
 

@@ -23,6 +23,7 @@ from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import LayerSpec
 from atom.models.decoder.state_block import StateBlock, state_block
 from atom.models.decoder.windowed_entries import WindowedEntriesAttention
+from atom.sizing.attention.kinds import SharedKvAttention as SharedKvFacts
 from atom.sizing.states import StateShape
 from atom.utils.forward_context import get_forward_context, narrow_lora
 
@@ -111,7 +112,7 @@ def _attention_class(spec: LayerSpec) -> type[HeadsBlock]:
         return MLASelfAttention
     if isinstance(spec.attention, CompressedShape):
         return WindowedEntriesAttention
-    is_sharing = spec.facts.attention.kv_sharing_target is not None
+    is_sharing = isinstance(spec.facts.attention, SharedKvFacts)
     return SharedKvAttention if is_sharing else SelfAttention
 
 

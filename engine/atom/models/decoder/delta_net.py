@@ -20,6 +20,7 @@ from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.models.decoder.conv_taps import ConvPart, ConvTaps
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.projection import Projection
 from atom.sizing.states import DeltaShape, StateKind
 
@@ -27,9 +28,10 @@ from atom.sizing.states import DeltaShape, StateKind
 class GatedDeltaNet(nn.Module):
     def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()
-        shape, net = spec.attention, spec.facts.attention.state
+        shape, attention = spec.attention, spec.facts.attention
         assert isinstance(shape, DeltaShape)
-        assert net is not None
+        assert isinstance(attention, StateAttention)
+        net = attention.net
         self._shape, self._net, self._ranks = shape, net, build.ranks
         own = spec.own_matrices
         if net.kind is StateKind.DELTA_NET_BY_KEY_HEAD:

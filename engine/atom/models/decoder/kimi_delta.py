@@ -19,6 +19,7 @@ from atom.model_ops.linear_attention import DeltaWeight
 from atom.model_ops.placement import Placement
 from atom.models.decoder.conv_taps import ConvPart, ConvTaps
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.states import DeltaShape
 
 
@@ -27,9 +28,10 @@ class KimiDeltaAttention(nn.Module):
 
     def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()
-        shape, net = spec.attention, spec.facts.attention.state
+        shape, attention = spec.attention, spec.facts.attention
         assert isinstance(shape, DeltaShape)
-        assert net is not None
+        assert isinstance(attention, StateAttention)
+        net = attention.net
         own = spec.own_matrices
         qkv = [own[f"{part}_proj"] for part in "qkv"]
         self.qkv_proj = Linear(qkv, build)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from atom.models.decoder.causal_lm import CausalLM
+from atom.sizing.attention.kinds import SharedKvAttention
 
 
 @contextmanager
@@ -23,7 +24,8 @@ def one_of_each_kind(model: CausalLM, groups: Sequence[Sequence[int]]) -> Iterat
     decoder, group_of = model.model, {at: n for n, group in enumerate(groups) for at in group}
     layers = decoder.layers
     specs = model.spec.layers
-    lending = {spec.facts.attention.kv_sharing_target for spec in specs}
+    kinds_of = (spec.facts.attention for spec in specs)
+    lending = {kind.target for kind in kinds_of if isinstance(kind, SharedKvAttention)}
     kinds = [(spec, group_of.get(index, 0), index in lending) for index, spec in enumerate(specs)]
     decoder.layers = nn.ModuleList(layers[index] for index in kept_layers(kinds))
     try:

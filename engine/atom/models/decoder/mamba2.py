@@ -15,6 +15,7 @@ from atom.model_ops.placement import Placement
 from atom.models.decoder.conv_taps import ConvPart, ConvTaps
 from atom.models.decoder.gated_norm import GatedGroupNorm
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.states import SsdShape
 
 
@@ -23,9 +24,10 @@ class Mamba2Mixer(nn.Module):
 
     def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()
-        shape, net = spec.attention, spec.facts.attention.state
+        shape, attention = spec.attention, spec.facts.attention
         assert isinstance(shape, SsdShape)
-        assert net is not None
+        assert isinstance(attention, StateAttention)
+        net = attention.net
         own = spec.own_matrices
         names = ("queries", "keys", "values", "gate", "steps")
         parts = [own[f"in_proj.{name}"] for name in names]

@@ -15,6 +15,8 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
 from atom.model_ops.values import IndexShape, IndexTokens, LatentShape, LatentTokens
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.indexer import SharedIndexer
+from atom.sizing.attention.kinds import LatentAttention
 
 # The norms of compressed queries and latents do not read config.json's epsilon.
 _EPS = 1e-6
@@ -23,9 +25,10 @@ _EPS = 1e-6
 class MLASelfAttention(nn.Module):
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
-        shape, latent = spec.attention, spec.facts.attention.latent
+        shape, attention = spec.attention, spec.facts.attention
         assert isinstance(shape, LatentShape)
-        assert latent is not None
+        assert isinstance(attention, LatentAttention)
+        latent = attention.latent
         self._shape, self._query_rank = shape, latent.query_rank
         own = spec.own_matrices
         order = head_order(spec.rope)
@@ -45,7 +48,11 @@ class MLASelfAttention(nn.Module):
         self.o_proj = Linear((own["o_proj"],), build)
         parts = MLAParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
         self.attn = MLAAttention(
-            shape, parts, spec.index, ops=build.ops, shares_index=latent.shares_index
+            shape,
+            parts,
+            spec.index,
+            ops=build.ops,
+            shares_index=isinstance(latent.index, SharedIndexer),
         )
         self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
 

@@ -21,6 +21,7 @@ from atom.model_ops.values import AttentionShape
 from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import GroupedAttention, QkNorm
 
 
 class SelfAttention(nn.Module):
@@ -28,27 +29,29 @@ class SelfAttention(nn.Module):
         super().__init__()
         assert isinstance(spec.attention, AttentionShape)
         facts = spec.facts.attention
+        assert isinstance(facts, GroupedAttention)
         q, k, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qko")
-        own = () if facts.values_are_keys else (spec.matrices["self_attn.v_proj"],)
+        own = () if facts.values.are_keys else (spec.matrices["self_attn.v_proj"],)
         order = head_order(spec.rope)
-        self._gate_heads = spec.attention.num_heads if spec.facts.attention.output_gate else 0
+        self._gate_heads = spec.attention.num_heads if facts.matrices.output_gate else 0
         q_order = _behind_queries(order) if self._gate_heads else order
         self.qkv_proj = Linear((q, k, *own), build, orders={q.name: q_order, k.name: order})
         self.o_proj = Linear((o,), build)
         norms, size = None, spec.attention.head_dim
+        rotated = facts.qk_norm is QkNorm.ROTATED_HEADS
         self.q_norm: nn.Module
         self.k_norm: nn.Module
         self._whole_norms: tuple[WholeHeadsNorm, WholeHeadsNorm] | None = None
-        if spec.facts.attention.qk_norm:
+        if facts.qk_norm.of_heads:
             norms = (
                 build_norm(size, spec.norm, build, order),
                 build_norm(size, spec.norm, build, order),
             )
-            if spec.facts.attention.qk_norm_rotated:  # as checkpoints with such call them
+            if rotated:  # as checkpoints with such call them
                 self.query_layernorm, self.key_layernorm = norms
             else:
                 self.q_norm, self.k_norm = norms
-        elif spec.facts.attention.qk_norm_whole:
+        elif facts.qk_norm is QkNorm.WHOLE:
             whole = [WholeHeadsNorm(matrix, spec.norm.eps, build, order) for matrix in (q, k)]
             self.q_norm, self.k_norm = whole
             self._whole_norms = (whole[0], whole[1])
@@ -56,7 +59,7 @@ class SelfAttention(nn.Module):
             self.head_norm = RMSNorm(size, spec.head_norm.eps, ops=build.ops, is_unit=True)
             norms = (self.head_norm, self.head_norm)
         shape, self.sinks = spec.attention, None
-        self._all_heads = spec.facts.attention.num_heads
+        self._all_heads = facts.num_heads
         self._heads = build.ranks.of(self._all_heads)
         self._build = build
         if shape.has_sinks:
@@ -64,13 +67,12 @@ class SelfAttention(nn.Module):
             self.sinks = nn.Parameter(sinks, requires_grad=False)
             shape = replace(shape, sinks=sinks)
         self._key_order = order
-        self._values_are_keys = facts.values_are_keys
+        self._values_are_keys = facts.values.are_keys
         self.value_norm = None
-        if facts.value_norm:
+        if facts.values.normed:
             self.value_norm = RMSNorm(size, spec.norm.eps, ops=build.ops, is_unit=True)
         self._value_dim = facts.value_dim
         self._value_scale = spec.value_scale
-        rotated = spec.facts.attention.qk_norm_rotated
         self.attn = Attention(shape, rotary, norms=norms, ops=build.ops, norms_rotated=rotated)
 
     def placements(self, name: str) -> Iterator[Placement]:

@@ -10,6 +10,7 @@ from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, Linear
 from atom.models.decoder.conv_taps import ConvPart, ConvTaps
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.states import ConvShape
 
 
@@ -18,9 +19,10 @@ class GatedShortConv(nn.Module):
 
     def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()
-        shape, net = spec.attention, spec.facts.attention.state
+        shape, attention = spec.attention, spec.facts.attention
         assert isinstance(shape, ConvShape)
-        assert net is not None
+        assert isinstance(attention, StateAttention)
+        net = attention.net
         *parts, output = spec.matrices.values()
         self.in_proj = Linear(parts, build)
         self.o_proj = Linear((output,), build)

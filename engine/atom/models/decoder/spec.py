@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 
@@ -30,8 +30,14 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
-from atom.sizing.compressed import Compressed
-from atom.sizing.layers import PLAIN_BLOCK, AttentionFacts, Experts, LayerFacts, Stacking
+from atom.sizing.attention.kinds import (
+    EntriesAttention,
+    GroupedAttention,
+    LatentAttention,
+    SharedKvAttention,
+    StateAttention,
+)
+from atom.sizing.layers import PLAIN_BLOCK, Experts, LayerFacts, Stacking
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
@@ -226,7 +232,8 @@ def decoder_spec(
     facts, raw = config.facts, config.hf_config
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)
-    first = next(each.attention for each in facts.layers if each.attention.state is None)
+    kinds = (each.attention for each in facts.layers)
+    first = next(each for each in kinds if not isinstance(each, StateAttention))
     rope = rope_config(rope_parameters(raw), first.rope_dim, rope_limits(config))
     layers = [
         LayerSpec(
@@ -260,12 +267,12 @@ def decoder_spec(
 def without_positions(spec: ModelSpec) -> ModelSpec:
     """Remove the rotation from the layers whose facts have no positions. Layers that keep states
     get the rope of the attending ones, so that no table is made for them."""
-    attending = [each.facts.attention for each in spec.layers if each.facts.attention.state is None]
-    some_turn = any(attention.rope.turns for attention in attending)
+    kinds = [each.facts.attention for each in spec.layers]
+    some_turn = any(each.rope.turns for each in kinds if not isinstance(each, StateAttention))
 
     def placed(layer: LayerSpec) -> LayerSpec:
         attention = layer.facts.attention
-        if attention.rope.turns if attention.state is None else some_turn:
+        if some_turn if isinstance(attention, StateAttention) else attention.rope.turns:
             return layer
         return replace(layer, rope=RopeConfig(layer.rope.head_dim, 0, layer.rope.theta))
 
@@ -349,34 +356,38 @@ def _check_routing(rule: Routing, experts: Experts) -> None:
 
 
 def _shape(layer: LayerFacts) -> Shape:
-    attention, net = layer.attention, layer.attention.state
-    if net is not None:
-        return net.shape
-    if attention.latent is not None:
-        return LatentShape(
-            num_heads=attention.num_heads,
-            nope_dim=attention.latent.nope_dim,
-            rope_dim=attention.latent.rope_dim,
-            kv_rank=attention.latent.kv_rank,
-            value_dim=attention.latent.value_dim,
-            scale=attention.head_dim**-0.5,
-        )
-    if attention.compressed is not None:
-        return _compressed_shape(attention, attention.compressed)
-    return AttentionShape(
-        num_heads=attention.num_heads,
-        num_kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
-        scale=attention.head_dim**-0.5,
-        mask=attention.mask,
-        has_sinks=attention.sinks,
-    )
+    attention = layer.attention
+    match attention:
+        case StateAttention():
+            return attention.net.shape
+        case LatentAttention(latent=latent):
+            return LatentShape(
+                num_heads=attention.num_heads,
+                nope_dim=latent.nope_dim,
+                rope_dim=latent.rope_dim,
+                kv_rank=latent.kv_rank,
+                value_dim=latent.value_dim,
+                scale=attention.head_dim**-0.5,
+            )
+        case EntriesAttention():
+            return _compressed_shape(attention)
+        case GroupedAttention() | SharedKvAttention():
+            return AttentionShape(
+                num_heads=attention.num_heads,
+                num_kv_heads=attention.num_kv_heads,
+                head_dim=attention.head_dim,
+                scale=attention.head_dim**-0.5,
+                mask=attention.mask,
+                has_sinks=isinstance(attention, GroupedAttention) and attention.sinks,
+            )
+        case _:
+            assert_never(attention)
 
 
-def _compressed_shape(attention: AttentionFacts, net: Compressed) -> CompressedShape:
-    index = None
-    if net.overlaps:
-        index = IndexShape(net.index_heads, net.index_dim, net.rope_dim, net.index_top_k)
+def _compressed_shape(attention: EntriesAttention) -> CompressedShape:
+    net, index = attention.compressed, None
+    if net.index is not None:
+        index = IndexShape(net.index.heads, net.index.dim, net.rope_dim, net.index.top_k)
     return CompressedShape(
         num_heads=attention.num_heads,
         head_dim=attention.head_dim,

@@ -8,6 +8,7 @@ from atom.models.decoder.kimi_delta import KimiDeltaAttention
 from atom.models.decoder.mamba2 import Mamba2Mixer
 from atom.models.decoder.short_conv import GatedShortConv
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.states import StateKind
 
 StateBlock = GatedDeltaNet | GatedShortConv | KimiDeltaAttention | Mamba2Mixer
@@ -20,6 +21,6 @@ _BLOCKS: dict[StateKind, type[StateBlock]] = {
 
 def state_block(spec: LayerSpec, build: Build) -> StateBlock:
     """Build the block of the layer's kind of state."""
-    net = spec.facts.attention.state
-    assert net is not None
-    return _BLOCKS.get(net.kind, GatedDeltaNet)(spec, build)
+    attention = spec.facts.attention
+    assert isinstance(attention, StateAttention)
+    return _BLOCKS.get(attention.net.kind, GatedDeltaNet)(spec, build)

@@ -22,6 +22,7 @@ from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.spec import LayerSpec
+from atom.sizing.attention.kinds import EntriesAttention
 
 
 class WindowedEntriesAttention(nn.Module):
@@ -29,9 +30,10 @@ class WindowedEntriesAttention(nn.Module):
 
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
-        shape, net = spec.attention, spec.facts.attention.compressed
+        shape, attention = spec.attention, spec.facts.attention
         assert isinstance(shape, CompressedShape)
-        assert net is not None
+        assert isinstance(attention, EntriesAttention)
+        net = attention.compressed
         own, size = spec.own_matrices, shape.head_dim
         self.q_a_proj = Linear((own["q_a_proj"],), build)
         self.q_a_norm = build_norm(net.query_rank, spec.norm, build)
@@ -43,7 +45,7 @@ class WindowedEntriesAttention(nn.Module):
         self.o_a_proj = Linear((own["o_a_proj"],), build)
         self.o_b_proj = Linear((own["o_b_proj"],), build)
         self._output_rank = net.output_rank
-        self._all_heads = spec.facts.attention.num_heads
+        self._all_heads = attention.num_heads
         self._heads = build.ranks.of(self._all_heads)
         sinks = torch.empty(shape.num_heads, dtype=torch.float32)
         self.sinks = nn.Parameter(sinks, requires_grad=False)

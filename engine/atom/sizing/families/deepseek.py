@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom.sizing.attention.indexer import Indexer, SharedIndexer
+from atom.sizing.attention.kinds import Heads, Latent, LatentAttention
 from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp
-from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerFacts, MlpFacts
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 
 
 def deepseek_v2(config: Config, index: int) -> LayerFacts:
@@ -22,30 +24,27 @@ def deepseek_v3(config: Config, index: int) -> LayerFacts:
 
 
 def deepseek_v32(config: Config, index: int) -> LayerFacts:
-    layer = deepseek_v3(config, index)
-    assert layer.attention.latent is not None
-    latent = replace(
-        layer.attention.latent,
-        index_heads=positive(config, "index_n_heads", default=64),
-        index_dim=positive(config, "index_head_dim", default=128),
-        index_top_k=positive(config, "index_topk", default=2048),
+    index_of = Indexer(
+        heads=positive(config, "index_n_heads", default=64),
+        dim=positive(config, "index_head_dim", default=128),
+        top_k=positive(config, "index_topk", default=2048),
     )
-    return replace(layer, attention=replace(layer.attention, latent=latent))
+    latent = replace(_read_latent(config), index=index_of)
+    mlp = deepseek_mlp(config, index, dense=3)
+    return LayerFacts(attention=_attention_over(config, latent), mlp=mlp)
 
 
-def latent_attention(config: Config) -> AttentionFacts:
+def latent_attention(config: Config) -> LatentAttention:
     return _attention_over(config, _read_latent(config))
 
 
-def _attention_over(config: Config, latent: Latent) -> AttentionFacts:
+def _attention_over(config: Config, latent: Latent) -> LatentAttention:
     heads = positive(config, "num_attention_heads")
     bias = flag(config, "attention_bias")
-    return AttentionFacts(
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=latent.nope_dim + latent.rope_dim,
+    return LatentAttention(
+        heads=Heads(heads, heads, latent.nope_dim + latent.rope_dim),
         latent=latent,
-        qkv_bias=bias,
+        down_bias=bias,
         output_bias=bias,
     )
 
@@ -93,20 +92,22 @@ def glm4_moe_lite(config: Config, index: int) -> LayerFacts:
 
 def glm_moe_dsa(config: Config, index: int) -> LayerFacts:
     """Read a layer of GLM-5: DeepSeek-V3.2's in other sizes; some layers have no indexer."""
-    shared = _shares_index(config, index)
+    shared, top_k = _shares_index(config, index), positive(config, "index_topk", default=2048)
     latent = Latent(
         query_rank=optional(config, "q_lora_rank") if "q_lora_rank" in config else 2048,
         kv_rank=positive(config, "kv_lora_rank", default=512),
         nope_dim=positive(config, "qk_nope_head_dim", default=192),
         rope_dim=positive(config, "qk_rope_head_dim", default=64),
         value_dim=positive(config, "v_head_dim", default=256),
-        index_heads=0 if shared else positive(config, "index_n_heads", default=32),
-        index_dim=0 if shared else positive(config, "index_head_dim", default=128),
-        index_top_k=positive(config, "index_topk", default=2048),
-        shares_index=shared,
+        index=SharedIndexer(top_k) if shared else _glm_indexer(config, top_k),
     )
     attention = _attention_over(config, latent)
     return LayerFacts(attention=attention, mlp=glm_mlp(config, index, dense=3))
+
+
+def _glm_indexer(config: Config, top_k: int) -> Indexer:
+    heads = positive(config, "index_n_heads", default=32)
+    return Indexer(heads, positive(config, "index_head_dim", default=128), top_k)
 
 
 def glm_mlp(config: Config, index: int, *, dense: int) -> MlpFacts:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from atom.sizing.compressed import Compressed
+from atom.sizing.attention.compressed import Compressed
+from atom.sizing.attention.indexer import Indexer
+from atom.sizing.attention.kinds import EntriesAttention, Heads, Rope
 from atom.sizing.config_fields import Config, count, mapping, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.reading import numbers
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 from atom.sizing.mask_rule import sliding_window
 
 _WINDOW, _SPARSE, _HEAVY = (
@@ -82,12 +84,9 @@ def deepseek_v4(config: Config, index: int) -> LayerFacts:
     head_dim = positive(config, "head_dim", default=512)
     window = positive(config, "sliding_window", default=128)
     return LayerFacts(
-        attention=AttentionFacts(
-            num_heads=positive(config, "num_attention_heads", default=64),
-            num_kv_heads=1,
-            head_dim=head_dim,
+        attention=EntriesAttention(
+            heads=Heads(positive(config, "num_attention_heads", default=64), 1, head_dim),
             mask=sliding_window(window),
-            sinks=True,
             rope=Rope("windows" if kind == _WINDOW else "entries"),
             compressed=_compressed(config, kind, head_dim),
         ),
@@ -112,9 +111,15 @@ def _compressed(config: Config, kind: str, head_dim: int) -> Compressed:
         output_groups=groups,
         output_rank=positive(config, "o_lora_rank", default=1024),
         rate=_rate(config, kind),
-        index_heads=positive(config, "index_n_heads", default=64) if sparse else 0,
-        index_dim=positive(config, "index_head_dim", default=128) if sparse else 0,
-        index_top_k=positive(config, "index_topk", default=512) if sparse else 0,
+        index=_indexer(config) if sparse else None,
+    )
+
+
+def _indexer(config: Config) -> Indexer:
+    return Indexer(
+        heads=positive(config, "index_n_heads", default=64),
+        dim=positive(config, "index_head_dim", default=128),
+        top_k=positive(config, "index_topk", default=512),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom.sizing.attention.kinds import NO_ROPE, GroupedAttention, Matrices, QkNorm, Rope
 from atom.sizing.config_fields import Config, count, flag, optional, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp, grouped, ropes, slides
-from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import LayerFacts, MlpFacts
 from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
 
 DEFAULT_WINDOW = 4096
@@ -18,18 +19,24 @@ _GEMMA3_PATTERN = 6
 
 
 def llama(config: Config, index: int) -> LayerFacts:
-    bias = flag(config, "attention_bias")
     mlp = MlpFacts(
         intermediate_size=positive(config, "intermediate_size"), bias=flag(config, "mlp_bias")
     )
-    return LayerFacts(attention=grouped(config, qkv_bias=bias, output_bias=bias), mlp=mlp)
+    return LayerFacts(attention=_llama_attention(config), mlp=mlp)
+
+
+def _llama_attention(config: Config) -> GroupedAttention:
+    bias = flag(config, "attention_bias")
+    return grouped(config, qkv_bias=bias, output_bias=bias)
 
 
 def eagle3(config: Config, index: int) -> LayerFacts:
     """Read EAGLE-3's layer: a Llama layer over embedding and hidden state, each with its own
     norm."""
-    layer = llama(config, index)
-    return replace(layer, attention=replace(layer.attention, reads_embedding=True), norms=3)
+    attention = _llama_attention(config)
+    matrices = replace(attention.matrices, reads_embedding=True)
+    attention = replace(attention, matrices=matrices)
+    return replace(llama(config, index), attention=attention, norms=3)
 
 
 def mistral(config: Config, index: int) -> LayerFacts:
@@ -50,10 +57,10 @@ def qwen3(config: Config, index: int) -> LayerFacts:
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 
-def qwen3_attention(config: Config) -> AttentionFacts:
+def qwen3_attention(config: Config) -> GroupedAttention:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_QWEN3_HEAD_DIM)
-    return replace(attention, qk_norm=True)
+    return replace(attention, qk_norm=QkNorm.HEADS)
 
 
 def qwen_mask(config: Config, index: int) -> MaskRule:
@@ -66,7 +73,7 @@ def qwen_mask(config: Config, index: int) -> MaskRule:
 
 
 def gemma2(config: Config, index: int) -> LayerFacts:
-    return _gemma(config, index, pattern=2, qk_norm=False)
+    return _gemma(config, _gemma_attention(config, index, pattern=2))
 
 
 def gemma3(config: Config, index: int) -> LayerFacts:
@@ -77,23 +84,25 @@ def gemma3(config: Config, index: int) -> LayerFacts:
             field="use_bidirectional_attention",
         )
     pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
-    layer = _gemma(config, index, pattern=pattern, qk_norm=True)
-    rope = Rope("all tokens" if layer.attention.mask == CAUSAL else "a window")
-    return replace(layer, attention=replace(layer.attention, rope=rope))
+    attention = _gemma_attention(config, index, pattern=pattern)
+    rope = Rope("all tokens" if attention.mask == CAUSAL else "a window")
+    return _gemma(config, replace(attention, qk_norm=QkNorm.HEADS, rope=rope))
 
 
-def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerFacts:
-    """Read a layer of Gemma: every `pattern`-th layer has full attention; four norms surround
-    attention and MLP."""
+def _gemma(config: Config, attention: GroupedAttention) -> LayerFacts:
+    """Read a layer of Gemma, of which four norms surround attention and MLP."""
+    return LayerFacts(attention=attention, mlp=dense_mlp(config), norms=4)
+
+
+def _gemma_attention(config: Config, index: int, *, pattern: int) -> GroupedAttention:
+    """Read the attention of a layer of Gemma: every `pattern`-th one is full attention."""
     window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
     is_windowed = slides(config, index, default=bool((index + 1) % pattern))
     bias = flag(config, "attention_bias")
-    attention = replace(
+    return replace(
         grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_GEMMA_HEAD_DIM),
         mask=sliding_window(window) if is_windowed else CAUSAL,
-        qk_norm=qk_norm,
     )
-    return LayerFacts(attention=attention, mlp=dense_mlp(config), norms=4)
 
 
 def seed_oss(config: Config, index: int) -> LayerFacts:
@@ -112,7 +121,7 @@ def smollm3(config: Config, index: int) -> LayerFacts:
     layer = llama(config, index)
     if ropes(config, index):
         return layer
-    attention = replace(layer.attention, rope=NO_ROPE)
+    attention = replace(_llama_attention(config), rope=NO_ROPE)
     window = optional(config, "sliding_window")
     if flag(config, "use_sliding_window") and window and slides(config, index, default=True):
         attention = replace(attention, mask=sliding_window(window))
@@ -127,7 +136,7 @@ def ernie4_5(config: Config, index: int) -> LayerFacts:
 
 def exaone4(config: Config, index: int) -> LayerFacts:
     """Read a layer of EXAONE 4: if some layers have windows, the others have no positions."""
-    attention = replace(grouped(config), qk_norm=True)
+    attention = replace(grouped(config), qk_norm=QkNorm.HEADS)
     window = optional(config, "sliding_window") if "sliding_window" in config else DEFAULT_WINDOW
     if window is not None:
         if slides(config, index, default=_exaone_slides(config, index)):
@@ -148,7 +157,7 @@ def _exaone_slides(config: Config, index: int) -> bool:
 def olmo3(config: Config, index: int) -> LayerFacts:
     """Read a layer of OLMo 3, of whose ropes only that of the layers that do not slide scales."""
     bias = flag(config, "attention_bias")
-    attention = replace(grouped(config, qkv_bias=bias, output_bias=bias), qk_norm_whole=True)
+    attention = replace(grouped(config, qkv_bias=bias, output_bias=bias), qk_norm=QkNorm.WHOLE)
     if slides(config, index, default=bool((index + 1) % 4)):
         window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
         attention = replace(attention, mask=sliding_window(window), rope=Rope("a window"))
@@ -162,7 +171,7 @@ def phi3(config: Config, index: int) -> LayerFacts:
     window = optional(config, "sliding_window")
     if window is not None and window >= positive(config, "max_position_embeddings"):
         window = None  # which is wider than any context
-    attention = replace(grouped(config), mask=sliding_window(window), fused=True)
+    attention = replace(grouped(config), mask=sliding_window(window), matrices=Matrices(fused=True))
     return LayerFacts(attention=attention, mlp=replace(dense_mlp(config), fused=True))
 
 
@@ -170,5 +179,5 @@ def hunyuan(config: Config, index: int) -> LayerFacts:
     """Read a layer of Hunyuan, whose heads are normed once they are rotated."""
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias)
-    attention = replace(attention, qk_norm=True, qk_norm_rotated=True)
+    attention = replace(attention, qk_norm=QkNorm.ROTATED_HEADS)
     return LayerFacts(attention=attention, mlp=dense_mlp(config))

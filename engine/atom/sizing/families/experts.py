@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom.sizing.attention.kinds import GroupedAttention, QkNorm, Rope, Values
 from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.deepseek import deepseek_mlp
@@ -19,7 +20,7 @@ from atom.sizing.families.reading import (
     ropes,
     slides,
 )
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 from atom.sizing.mask_rule import CAUSAL, chunked, sliding_window
 
 _GPT_OSS_WINDOW = 128
@@ -75,7 +76,9 @@ def qwen2_moe(config: Config, index: int) -> LayerFacts:
 
 def glm4_moe(config: Config, index: int) -> LayerFacts:
     attention = grouped(config, qkv_bias=flag(config, "attention_bias"))
-    attention = replace(attention, qk_norm=flag(config, "use_qk_norm"))
+    attention = replace(
+        attention, qk_norm=QkNorm.HEADS if flag(config, "use_qk_norm") else QkNorm.NONE
+    )
     return LayerFacts(attention=attention, mlp=deepseek_mlp(config, index, dense=1))
 
 
@@ -136,7 +139,8 @@ def ernie4_5_moe(config: Config, index: int) -> LayerFacts:
             field="use_bias",
         )
     layer = ernie4_5(config, index)
-    layer = replace(layer, attention=replace(layer.attention, head_dim=_even_heads(config)))
+    attention = grouped(config, head_dim=_even_heads(config))
+    layer = replace(layer, attention=attention)
     first = count(config, "moe_layer_start_index", default=1)
     last = config.get("moe_layer_end_index", -1)
     if index < first or (isinstance(last, int) and 0 <= last < index):
@@ -160,7 +164,7 @@ def _even_heads(config: Config) -> int:
 
 
 def minimax_m2(config: Config, index: int) -> LayerFacts:
-    attention = replace(grouped(config, head_dim=128), qk_norm_whole=True)
+    attention = replace(grouped(config, head_dim=128), qk_norm=QkNorm.WHOLE)
     experts = Experts(
         count=expert_count(config, default=256),
         per_token=positive(config, "num_experts_per_tok", default=8),
@@ -197,7 +201,7 @@ def mimo_v2_mtp(config: Config) -> LayerFacts:
     return LayerFacts(attention=_mimo_attention(config, windowed=True), mlp=dense_mlp(config))
 
 
-def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
+def _mimo_attention(config: Config, *, windowed: bool) -> GroupedAttention:
     """Read the attention of a layer; one with a window has twice the KV heads, and sinks."""
     plain = grouped(config, qkv_bias=flag(config, "attention_bias"), head_dim=192)
     values = positive(config, "v_head_dim", default=128)
@@ -207,9 +211,8 @@ def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
             "not supported; supported: values that are as wide as keys, or narrower",
             field="v_head_dim",
         )
-    attention = replace(
-        plain, narrow_values=values if values < plain.head_dim else 0, rope=Rope("all tokens")
-    )
+    narrow = Values(narrow_dim=values if values < plain.head_dim else 0)
+    attention = replace(plain, values=narrow, rope=Rope("all tokens"))
     if not windowed:
         return attention
     before = optional(config, "sliding_window_size")  # tokens besides the query's own
@@ -224,7 +227,7 @@ def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
         )
     return replace(
         attention,
-        num_kv_heads=heads,
+        heads=replace(plain.heads, kv_count=heads),
         mask=sliding_window(window),
         sinks=True,
         rope=Rope("a window"),

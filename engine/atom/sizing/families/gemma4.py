@@ -5,13 +5,20 @@ MLP beside them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from atom.sizing.attention.kinds import (
+    GroupedAttention,
+    Matrices,
+    QkNorm,
+    Rope,
+    SharedKvAttention,
+    Values,
+)
 from atom.sizing.config_fields import Config, count, flag, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.reading import grouped, slides
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 from atom.sizing.mask_rule import CAUSAL, sliding_window
 
 _INPUTS = (
@@ -35,7 +42,7 @@ def gemma4(config: Config, index: int) -> LayerFacts:
     experts = _experts(config)
     wide = target is not None and flag(config, "use_double_wide_mlp")
     return LayerFacts(
-        attention=replace(_attention(config, index), kv_sharing_target=target),
+        attention=_attention(config, index, target),
         mlp=MlpFacts(
             intermediate_size=positive(config, "intermediate_size") * (2 if wide else 1),
             experts=experts,
@@ -75,20 +82,32 @@ def per_layer_vocab_size(config: Config) -> int:
     return size
 
 
-def _attention(config: Config, index: int) -> AttentionFacts:
+def _attention(
+    config: Config, index: int, target: int | None
+) -> GroupedAttention | SharedKvAttention:
     windowed = _is_windowed(config, index)
     plain = grouped({**config, **({} if windowed else _in_full(config, index))}, head_dim=256)
     window = sliding_window(positive(config, "sliding_window", default=512))
     bias = flag(config, "attention_bias")
-    return replace(
-        plain,
-        mask=window if windowed else CAUSAL,
-        qk_norm=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        value_norm=True,
-        values_are_keys=not windowed and flag(config, "attention_k_eq_v"),
-        rope=Rope("a window" if windowed else "all tokens"),
+    mask, rope = window if windowed else CAUSAL, Rope("a window" if windowed else "all tokens")
+    matrices = Matrices(qkv_bias=bias, output_bias=bias)
+    if target is not None:
+        return SharedKvAttention(
+            heads=plain.heads,
+            mask=mask,
+            rope=rope,
+            target=target,
+            qk_norm=QkNorm.HEADS,
+            matrices=matrices,
+        )
+    are_keys = not windowed and flag(config, "attention_k_eq_v")
+    return GroupedAttention(
+        heads=plain.heads,
+        mask=mask,
+        rope=rope,
+        qk_norm=QkNorm.HEADS,
+        matrices=matrices,
+        values=Values(are_keys=are_keys, normed=True),
     )
 
 

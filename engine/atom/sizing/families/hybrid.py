@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom.sizing.attention.kinds import AttentionFacts, QkNorm, StateAttention
 from atom.sizing.config_fields import Config, flag, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp, expert_count, grouped, is_dense
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 from atom.sizing.states import StateKind, StateNet
 
 _HEAD_DIM, _INTERVAL = 256, 4
@@ -40,17 +41,11 @@ def qwen3_5_moe(config: Config, index: int) -> LayerFacts:
 
 def _attention(config: Config, index: int, net: StateNet) -> AttentionFacts:
     if _is_linear(config, index):
-        return linear_attention(net)
+        return StateAttention(net=net)
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_HEAD_DIM)
-    return replace(attention, qk_norm=True, output_gate=True)
-
-
-def linear_attention(net: StateNet) -> AttentionFacts:
-    """Describe a layer that keeps a state: ranks divide its value heads."""
-    return AttentionFacts(
-        num_heads=net.value_heads, num_kv_heads=net.key_heads, head_dim=net.key_dim, state=net
-    )
+    matrices = replace(attention.matrices, output_gate=True)
+    return replace(attention, qk_norm=QkNorm.HEADS, matrices=matrices)
 
 
 def _is_linear(config: Config, index: int) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom.sizing.attention.kinds import NO_ROPE, AttentionFacts, StateAttention
 from atom.sizing.config_fields import Config, mapping, positive, texts
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.deepseek import glm_mlp, latent_attention
-from atom.sizing.families.hybrid import linear_attention
 from atom.sizing.families.reading import is_narrow, numbers
-from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts
+from atom.sizing.layers import LayerFacts
 from atom.sizing.states import StateKind, StateNet
 
 # Its config.json's spelling of the usual fields.
@@ -49,6 +49,7 @@ def kimi_linear_names(config: Config) -> NamePairs:
 
 
 def kimi_linear(config: Config, index: int) -> LayerFacts:
+    attention: AttentionFacts
     if _attends(config, index):
         attention = replace(latent_attention(config), rope=NO_ROPE)
     else:
@@ -65,7 +66,7 @@ def _attends(config: Config, index: int) -> bool:
     return index + 1 in listed
 
 
-def _delta_attention(config: Config) -> AttentionFacts:
+def _delta_attention(config: Config) -> StateAttention:
     own = mapping(config, "linear_attn_config")
     heads = positive(own, "num_heads", default=positive(config, "linear_num_heads", default=32))
     size = positive(own, "head_dim", default=positive(config, "linear_head_dim", default=128))
@@ -78,4 +79,4 @@ def _delta_attention(config: Config) -> AttentionFacts:
         value_dim=size,
         conv_width=positive(own, "short_conv_kernel_size", default=width),
     )
-    return replace(linear_attention(net), rope=NO_ROPE)
+    return StateAttention(net=net)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom.sizing.attention.kinds import AttentionFacts, QkNorm, StateAttention
 from atom.sizing.config_fields import Config, count, flag, number, positive
 from atom.sizing.families.checkpoint_names import NamePairs
-from atom.sizing.families.hybrid import linear_attention
 from atom.sizing.families.reading import expert_count, grouped, is_narrow, numbers
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 from atom.sizing.states import StateKind, StateNet
 
 _NAMES = (
@@ -67,9 +67,9 @@ def lfm2_moe(config: Config, index: int) -> LayerFacts:
 def _attention(config: Config, index: int) -> AttentionFacts:
     listed = numbers(config, "full_attn_idxs")
     if not is_narrow(config, index, "conv", default=bool(listed) and index not in listed):
-        return replace(grouped(config), qk_norm=True)
-    return linear_attention(
-        StateNet(
+        return replace(grouped(config), qk_norm=QkNorm.HEADS)
+    return StateAttention(
+        net=StateNet(
             kind=StateKind.SHORT_CONV,
             key_heads=0,
             value_heads=positive(config, "hidden_size"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from atom.sizing.attention.kinds import NO_ROPE, GroupedAttention, Rope, StateAttention
 from atom.sizing.config_fields import Config, count, flag, number, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
-from atom.sizing.families.hybrid import linear_attention
 from atom.sizing.families.reading import grouped
-from atom.sizing.layers import NO_ROPE, AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts
 from atom.sizing.states import StateKind, StateNet
 
 _MAMBA, _ATTENTION, _MLP, _EXPERTS = "linear_attention", "full_attention", "mlp", "moe"
@@ -56,7 +56,7 @@ def granite_hybrid_names(config: Config) -> NamePairs:
     )
 
 
-def _granite_mamba(config: Config) -> AttentionFacts:
+def _granite_mamba(config: Config) -> StateAttention:
     heads = positive(config, "mamba_n_heads", default=128)
     inner = int(number(config, "mamba_expand", default=2) * positive(config, "hidden_size"))
     said = config.get("mamba_d_head") not in (None, "auto")
@@ -164,13 +164,13 @@ def _kind(key: str, kinds: tuple[str, ...], index: int) -> str:
     return kind
 
 
-def _nemotron_attention(config: Config) -> AttentionFacts:
+def _nemotron_attention(config: Config) -> GroupedAttention:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
     return replace(attention, rope=NO_ROPE)
 
 
-def _nemotron_mamba(config: Config) -> AttentionFacts:
+def _nemotron_mamba(config: Config) -> StateAttention:
     return _mixer(
         config,
         StateNet(
@@ -210,7 +210,7 @@ def _is_open(limit: Sequence[object]) -> bool:
     return len(limit) == 2 and limit[0] == 0 and limit[1] in endless
 
 
-def _mixer(config: Config, net: StateNet) -> AttentionFacts:
+def _mixer(config: Config, net: StateNet) -> StateAttention:
     """Describe a mixer. Raises ModelFactsError for one that is computed otherwise."""
     if net.value_heads % net.key_heads:
         raise ModelFactsError(
@@ -231,4 +231,4 @@ def _mixer(config: Config, net: StateNet) -> AttentionFacts:
             "supported: silu",
             field="mamba_hidden_act",
         )
-    return replace(linear_attention(net), rope=NO_ROPE)
+    return StateAttention(net=net)

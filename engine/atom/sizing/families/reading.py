@@ -10,12 +10,12 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from atom.sizing.attention.kinds import GroupedAttention, Heads, Matrices
 from atom.sizing.config_fields import Config, flag, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.layers import (
     PLAIN_BLOCK,
-    AttentionFacts,
     ExpertsBlock,
     LayerFacts,
     MlpFacts,
@@ -114,7 +114,7 @@ def grouped(
     qkv_bias: bool = False,
     output_bias: bool = False,
     head_dim: int | None = None,
-) -> AttentionFacts:
+) -> GroupedAttention:
     """Read grouped-query attention; `head_dim` if config.json has none, None for an even
     division."""
     heads = positive(config, "num_attention_heads")
@@ -125,12 +125,9 @@ def grouped(
             field="num_key_value_heads",
         )
     default = head_dim or positive(config, "hidden_size") // heads
-    return AttentionFacts(
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=positive(config, "head_dim", default=default),
-        qkv_bias=qkv_bias,
-        output_bias=output_bias,
+    return GroupedAttention(
+        heads=Heads(heads, kv_heads, positive(config, "head_dim", default=default)),
+        matrices=Matrices(qkv_bias=qkv_bias, output_bias=output_bias),
     )
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from atom.sizing import (
     KV_ELEMENTS,
-    AttentionFacts,
     CacheGroup,
     CacheKind,
     Concurrency,
@@ -19,7 +18,6 @@ from atom.sizing import (
     KvBudget,
     KvElement,
     KvLayout,
-    Latent,
     LayerFacts,
     MlpFacts,
     ModelFacts,
@@ -36,6 +34,8 @@ from atom.sizing import (
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.attention.indexer import Indexer
+from atom.sizing.attention.kinds import GroupedAttention, Heads, Latent, LatentAttention
 from atom.sizing.mask_rule import sliding_window
 from atom.sizing.quantization.config import read_quantization
 from atom.sizing.quantization.online import ONLINE
@@ -51,7 +51,7 @@ LLAMA_70B = ModelFacts(
     weight_dtype_bytes=2,
     layers=(
         LayerFacts(
-            attention=AttentionFacts(num_heads=64, num_kv_heads=8, head_dim=128),
+            attention=GroupedAttention(heads=Heads(64, 8, 128)),
             mlp=MlpFacts(intermediate_size=28672),
         ),
     )
@@ -64,7 +64,7 @@ ONE_GROUP = KvLayout(token_bytes=(6, 4))
 
 def with_kv_heads(kv_heads: int) -> ModelFacts:
     layer = LLAMA_70B.layer(0)
-    attention = replace(layer.attention, num_kv_heads=kv_heads)
+    attention = GroupedAttention(heads=Heads(64, kv_heads, 128))
     return replace(LLAMA_70B, layers=(replace(layer, attention=attention),) * 80)
 
 
@@ -195,7 +195,7 @@ def test_activations_cover_the_widest_layer_and_the_logits() -> None:
 @pytest.mark.parametrize(("tokens", "scores"), [(16, 16 * 163_840 * 4), (16_384, 128 * 2**20)])
 def test_activations_cover_what_an_indexer_scores_and_selects(tokens: int, scores: int) -> None:
     latent = Latent(query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
-    sparse = replace(latent, index_heads=64, index_dim=128, index_top_k=2048)
+    sparse = replace(latent, index=Indexer(64, 128, 2048))
     of_all, of_some = (with_latent(each) for each in (latent, sparse))
     more = peak(of_some, tokens) - peak(of_all, tokens)
     assert more == scores + tokens * 2048 * 8
@@ -205,7 +205,7 @@ def test_activations_cover_what_an_indexer_scores_and_selects(tokens: int, score
 
 def with_latent(latent: Latent) -> ModelFacts:
     layer = LLAMA_70B.layers[0]
-    attention = replace(layer.attention, latent=latent)
+    attention = LatentAttention(heads=Heads(64, 8, 128), latent=latent)
     layers = (replace(layer, attention=attention),)
     return replace(LLAMA_70B, layers=layers, max_position_embeddings=163_840)
 
@@ -325,7 +325,8 @@ def test_a_cache_without_windows_is_planned_as_by_blocks() -> None:
 
 def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
     layer = LLAMA_70B.layer(0)
-    sliding = replace(layer, attention=replace(layer.attention, mask=sliding_window(100)))
+    windowed = GroupedAttention(heads=Heads(64, 8, 128), mask=sliding_window(100))
+    sliding = replace(layer, attention=windowed)
     facts = replace(LLAMA_70B, layers=(sliding, sliding), mtp_layers=(layer,))
     one = 2 * 8 * 128 * 2
     assert kv_layout(facts, KvElement(2)) == KvLayout(
@@ -343,7 +344,7 @@ def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
 def test_latent_rows_are_whole_on_every_rank() -> None:
     layer = LLAMA_70B.layer(0)
     latent = Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
-    attention = AttentionFacts(num_heads=64, num_kv_heads=64, head_dim=192, latent=latent)
+    attention = LatentAttention(heads=Heads(64, 64, 192), latent=latent)
     facts = replace(LLAMA_70B, layers=(replace(layer, attention=attention),) * 80)
 
     def one_group(size_bytes: int) -> KvLayout:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from atom.sizing import ModelFacts, ModelFactsError, UnknownFamilyError, unsupported
+from atom.sizing.attention.kinds import GroupedAttention
 from tests.support.models.parameter_count import parameter_count
 
 QWEN3_TINY: dict[str, Any] = {
@@ -96,7 +97,9 @@ def test_element_size_is_read_from_either_dtype_key(
 
 def test_norms_are_replicated_and_kv_heads_replicate_beyond_their_number() -> None:
     facts = ModelFacts.from_hf_config(LLAMA_TINY)
-    assert [facts.layers[0].attention.kv_heads_per_rank(size) for size in (1, 2, 4)] == [2, 1, 1]
+    attention = facts.layers[0].attention
+    assert isinstance(attention, GroupedAttention)
+    assert [attention.heads.kv_per_rank(size) for size in (1, 2, 4)] == [2, 1, 1]
     replicated = (2 * facts.num_layers + 1) * facts.hidden_size
     whole, half = facts.weight_bytes(1), facts.weight_bytes(1, tensor_parallel=2)
     assert 2 * half == whole + replicated

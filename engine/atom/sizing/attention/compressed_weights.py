@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from atom.sizing.compressed.shapes import Compressed
+from atom.sizing.attention.compressed import Compressed
 from atom.sizing.projection import Projection, Split
 
 
@@ -34,13 +34,13 @@ def compressed_projections(
         return
     for name in ("kv_proj", "gate_proj"):
         yield _plain(whole(f"compressor.{name}", net.series * head_dim, hidden))
-    if not net.overlaps:
+    if net.index is None:
         return
     for name in ("kv_proj", "gate_proj"):
-        yield _plain(whole(f"compressor.indexer.{name}", net.series * net.index_dim, hidden))
-    asking = net.index_heads * net.index_dim
+        yield _plain(whole(f"compressor.indexer.{name}", net.series * net.index.dim, hidden))
+    asking = net.index.heads * net.index.dim
     yield whole("compressor.indexer.q_b_proj", asking, net.query_rank)
-    yield _plain(whole("compressor.indexer.scorer.weights_proj", net.index_heads, hidden))
+    yield _plain(whole("compressor.indexer.scorer.weights_proj", net.index.heads, hidden))
 
 
 def compressed_vectors(net: Compressed, head_dim: int) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atom.sizing.attention.indexer import Indexer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressed:
@@ -17,8 +19,8 @@ class Compressed:
 
     `query_rank`: of compressed queries; `rope_dim`: elements of a head that rotate, its last ones;
     `output_groups`: of heads, each projected to `output_rank` elements before all are joined.
-    `index_heads`, `index_dim` and `index_top_k` (the number of selected entries): of an indexer, 0
-    without one. With an indexer, an entry also sums up the tokens of the previous entry.
+    `index`: the indexer that chooses entries, None without one. With an indexer, an entry also sums
+    up the tokens of the previous entry.
     """
 
     query_rank: int
@@ -26,14 +28,17 @@ class Compressed:
     output_groups: int
     output_rank: int
     rate: int = 0
-    index_heads: int = 0
-    index_dim: int = 0
-    index_top_k: int = 0
+    index: Indexer | None = None
 
     @property
     def overlaps(self) -> bool:
         """Return whether an entry also sums up the tokens of the entry before."""
-        return self.index_heads > 0
+        return self.index is not None
+
+    @property
+    def index_dim(self) -> int:
+        """Return the elements of an entry's key for the indexer, 0 without one."""
+        return 0 if self.index is None else self.index.dim
 
     @property
     def series(self) -> int:

@@ -1,0 +1,1 @@
+"""Attention as sizes: its kinds, and the parts that only some of them have."""
