@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import LogitFilters, OpCase, Ops, SamplingTensors
+from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.pinned_ring import empty_ring
 from atom.model_ops.backends.triton_ops.attention.benchmark_cases import (
     AttentionCase,

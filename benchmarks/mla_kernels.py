@@ -19,7 +19,8 @@ from functools import partial
 import torch
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import OpCase, Ops
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.attention.benchmark_cases import attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.quantised.cached_heads import quantise_heads

@@ -22,7 +22,7 @@ import torch
 
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.compile.warmup import warmup_compile
 from atom.model_ops.backends.triton_ops.moe import gemv
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts

@@ -27,7 +27,8 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import OpCase, Ops
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule import CHUNK
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.linear_attention import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from atom.entrypoints.cli import build_parser
-from atom.entrypoints.serve import HTTP_PORT
+from atom.entrypoints.serve_options import HTTP_PORT
 from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import BACKENDS

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from atom.model_ops.backends import load_backend, resolve_ops
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.values import WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.environment import cards_and_tools, imports, variables

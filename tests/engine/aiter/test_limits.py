@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.exercises import CLAMPED, SIGMOID, SOFTMAX

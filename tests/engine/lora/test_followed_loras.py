@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from atom.entrypoints.flags.flag_parser import FlagParser
-from atom.entrypoints.serve import add_serve_arguments, server_options
+from atom.entrypoints.serve import add_serve_arguments
+from atom.entrypoints.serve_options import server_options
 from atom.errors import ConfigError, RequestError
 from atom.lora_config import LoraConfig, LoraModule
 from atom.model_engine.front.loras.followed_loras import FollowedLoras

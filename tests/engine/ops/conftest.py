@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.op_names import FUSED_OPS
 from tests.engine.ops.inputs import load_backend
 from tests.support.kernels.interpreted_bfloat16 import compute_in_bfloat16

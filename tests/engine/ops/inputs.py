@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from atom.model_ops.backends import load_backend
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.slots import SlotTensors
 from atom.model_ops.values import AttentionShape, LayerCache
 from atom.sizing.mask_rule import CAUSAL, MaskRule

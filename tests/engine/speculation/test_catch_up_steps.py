@@ -18,7 +18,7 @@ from atom.model_engine.runner.cuda_graphs.decode_graphs import ForwardOutput
 from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
 from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
 from atom.model_engine.runner.speculation.verify_step import VerifyStep
-from atom.model_engine.runner.step_runner import SubmittedStep
+from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.sampling_params import SamplingParams
 from atom.speculation.draft_lengths import FixedDraftLengths, Slots
 from atom.speculation.proposer import ComputedTokens

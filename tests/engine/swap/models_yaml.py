@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from atom.entrypoints.cli import build_parser
-from atom.entrypoints.serve import models_of
+from atom.entrypoints.serve_options import models_of
 from atom.entrypoints.swap.models_process import ServedModel
 
 

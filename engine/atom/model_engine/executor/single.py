@@ -16,7 +16,7 @@ from atom.model_engine.control import RankControl
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.lora_adapters import HostAdapter
-from atom.model_engine.runner.step_runner import SubmittedStep
+from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
 
 

@@ -18,7 +18,8 @@ from atom.errors import ModelError
 from atom.model_engine.batch import ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner.cuda_graphs.decode_graphs import ForwardOutput
 from atom.model_engine.runner.host_tokens import PendingTokens, PendingVectors
-from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.runner.step_runner import StepRunner
+from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.tokenizer import Tokenizer
 
 

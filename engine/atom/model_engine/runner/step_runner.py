@@ -8,18 +8,16 @@ nothing else. Owned by ModelRunner; knows rows and slots, no requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import (
     NewRow,
     ScheduledBatch,
     ScheduledBatchOutput,
-    Slots,
     StateCopy,
     TokenMask,
 )
@@ -39,7 +37,6 @@ from atom.model_engine.runner.host_tokens import (
     PendingLogprobs,
     PendingRuns,
     PendingTokens,
-    PendingVectors,
 )
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.slots.entering_rows import enter_rows
@@ -48,9 +45,9 @@ from atom.model_engine.runner.slots.own_blocks import OwnBlocks
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
 from atom.model_engine.runner.step_variant import PLAIN, StepVariant, forward_context
+from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.model_ops.attention import StateLayer
 from atom.model_ops.backends.interface import Ops, SamplingTensors
-from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler, ShapedRows
 from atom.model_ops.slots import ANY_TOKENS
@@ -62,42 +59,6 @@ from atom.utils.device import Device, upload
 from atom.utils.forward_context import set_forward_context
 
 _SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
-
-
-@dataclass(frozen=True, slots=True)
-class EagerTokens:
-    """A step's inputs, and the hidden states of all its tokens; next_ids [T] int64: the prompts'
-    following tokens, as far as they are known."""
-
-    inputs: StepInputs
-    states: HiddenStates
-    next_ids: torch.Tensor
-
-
-@dataclass(slots=True)
-class SubmittedStep:
-    """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
-    sample, in order, and of the tokens that they draw; forward: None if no row samples, and after
-    sampling; pending, logprobs: its tokens, once sampled, and their requested scores; behind: the
-    drafts that precede its draws, if rows may carry any; may_run: the scheduler counts more than
-    one token of some row; reporting: the rows of `logprobs`; computed: the inputs of the step's
-    tokens, and drawn: all draws [n] int64, if a proposer catches up; pooled: a pooling model's
-    result; failed: request ids whose row could not be set up, and the reasons."""
-
-    sample_slots: Slots
-    request_ids: NDArray[np.int64]
-    positions: NDArray[np.int32]
-    forward: ForwardOutput | None = None
-    pending: PendingTokens | PendingRuns | None = None
-    logprobs: PendingLogprobs | None = None
-    prompt_logprobs: PendingLogprobs | None = None
-    behind: DrawsAhead | None = None
-    may_run: bool = False
-    reporting: NDArray[np.intp] | None = None
-    computed: EagerTokens | None = None
-    drawn: torch.Tensor | None = None
-    pooled: PendingVectors | None = None
-    failed: tuple[tuple[int, str], ...] = ()
 
 
 class StepRunner:

@@ -22,7 +22,8 @@ import torch
 from atom.collectives.group import Group
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, OpCase, Ops, WarmupCompile
+from atom.model_ops.backends.interface import Backend, Ops, WarmupCompile
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.op_names import (
     ATTENTION_OPS,
     FUSED_OPS,

@@ -16,7 +16,7 @@ import torch
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.compressed_attention import CompressedShape
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of

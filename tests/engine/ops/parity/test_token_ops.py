@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.values import (
     Activation,
     ClampedSiLU,

@@ -16,7 +16,7 @@ from atom.entrypoints.flags.engine_args import add_engine_arguments, options_fro
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import print_in_order, sampling_from_args
 from atom.entrypoints.process.logs import flush_logs
-from atom.entrypoints.serve import server_options
+from atom.entrypoints.serve_options import server_options
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput

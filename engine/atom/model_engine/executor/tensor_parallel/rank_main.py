@@ -36,7 +36,7 @@ from atom.utils.process_end import end_process
 
 if TYPE_CHECKING:
     from atom.model_engine.model_runner import ModelRunner
-    from atom.model_engine.runner.step_runner import SubmittedStep
+    from atom.model_engine.runner.submitted_step import SubmittedStep
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_engine.runner.speculation.verify_step import VerifyStep
-from atom.model_engine.runner.step_runner import EagerTokens, SubmittedStep
+from atom.model_engine.runner.submitted_step import EagerTokens, SubmittedStep
 from atom.speculation.proposer import ComputedTokens
 
 

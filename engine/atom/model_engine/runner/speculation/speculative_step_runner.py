@@ -33,8 +33,9 @@ from atom.model_engine.runner.slots.input_batch import StepInputs
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds
 from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
 from atom.model_engine.runner.speculation.verify_step import VerifyStep
-from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
+from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.step_variant import PLAIN, StepVariant
+from atom.model_engine.runner.submitted_step import EagerTokens, SubmittedStep
 from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
 from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import Ops

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from atom.model_engine.runner.cuda_graphs.verify_graphs import VerifyForward
-from atom.model_engine.runner.step_runner import SubmittedStep
+from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.model_engine.runner.verify_rows import VerifyRows
 from atom.model_ops.drafts import DraftLayout, Drafts
 

@@ -12,7 +12,7 @@ import torch
 
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.fp4_experts import CLAMPED
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.model_ops.backends.aiter_ops.limits import is_for_assembly
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.values import WeightFormat
 

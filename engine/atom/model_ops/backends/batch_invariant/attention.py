@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     LayerStep,
     add_sinks,

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from atom.model_ops.backends.batch_invariant_cpu import experts, linear, logit_filters, mla
 from atom.model_ops.backends.draft_ops import draft_ops_of
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu import reasons_against as reasons_against_native
 from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.torch_cpu import ngram_drafts
 from atom.model_ops.backends.torch_ref import decode_state, drafting, token_mask
 from atom.model_ops.backends.torch_ref.dense import embedding

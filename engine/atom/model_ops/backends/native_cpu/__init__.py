@@ -12,9 +12,10 @@ import torch
 
 from atom.model_ops.backends.expert_choice import router
 from atom.model_ops.backends.grouped_experts import grouped_experts
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.dequantise import prepare_for_cpu
 from atom.model_ops.values import Activation
 

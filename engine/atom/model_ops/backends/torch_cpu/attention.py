@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt, with_sinks
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache

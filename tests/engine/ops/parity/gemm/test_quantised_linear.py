@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise

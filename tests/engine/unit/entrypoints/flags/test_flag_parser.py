@@ -11,7 +11,7 @@ import pytest
 from atom.config import EngineOptions, build_config
 from atom.entrypoints.cli import build_parser
 from atom.entrypoints.flags.engine_args import options_from_args
-from atom.entrypoints.serve import server_options
+from atom.entrypoints.serve_options import server_options
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.attention.decode import decode_attention
 from atom.model_ops.backends.triton_ops.attention.decode_append import decode_append_attention
 from atom.model_ops.backends.triton_ops.attention.long_chunks import chunk_attention, is_for_library

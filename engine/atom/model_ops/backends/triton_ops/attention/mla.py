@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.attention.gqa import spans_between
 from atom.model_ops.backends.triton_ops.attention.mla_decode import mla_decode
 from atom.model_ops.backends.triton_ops.attention.mla_prefill import LatentStep, mla_prefill

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.triton_ops.attention.indexer_scores import Piece, index_scores
 from atom.model_ops.backends.triton_ops.attention.indexer_store import store_index
 from atom.model_ops.backends.triton_ops.attention.indexer_topk import index_select
