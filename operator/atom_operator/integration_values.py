@@ -198,6 +198,12 @@ class Autoscaling:
     authentication: tuple[str, str] | None = None  # kind, name
     limit: ReplicaLimit | None = None
     pending_replicas: int | None = None  # more than the nodes hold; None: as the nodes show
+    kept_replicas: int = 0  # the fewest while a rollout is short of places
+
+    @property
+    def fewest(self) -> int:
+        """Return the fewest replicas to request."""
+        return max(self.min_replicas, min(self.kept_replicas, self.ceiling))
 
     @property
     def pending(self) -> int:

@@ -31,12 +31,12 @@ PROBES: dict[str, list[tuple[str, str]]] = {
     "programs": [("atom.sizing.kv_budget", "atom_operator.constants")],
     "shared": [],  # every package of the engine but one: see the test of the operator's allow-list
     "operator-layers": [
-        ("atom_operator.domain.plan", "atom_operator.plan.rollout"),
+        ("atom_operator.domain.plan", "atom_operator.plan.rollouts.rollout"),
         ("atom_operator.constants", "atom_operator.reconcile.reconciler"),
     ],
     "reconcile-layers": [("atom_operator.reconcile.planning", "atom_operator.reconcile.decider")],
     "operator-pure": [
-        ("atom_operator.plan.rollout", "asyncio"),
+        ("atom_operator.plan.rollouts.rollout", "asyncio"),
         ("atom_operator.status.rollup", "atom_operator.cluster.client"),
     ],
     "engine-layers": [

@@ -200,7 +200,10 @@ def _strategy(rollout: Rollout) -> dict[str, Any]:
     if rollout.strategy is RolloutStrategy.RECREATE:
         return {"type": "Recreate"}
     surges = rollout.strategy is RolloutStrategy.SURGE
-    steps = {"maxSurge": int(surges), "maxUnavailable": 0 if surges else rollout.unavailable}
+    steps = {
+        "maxSurge": int(surges) + rollout.surplus,
+        "maxUnavailable": 0 if surges else rollout.unavailable,
+    }
     return {"type": "RollingUpdate", "rollingUpdate": steps}
 
 

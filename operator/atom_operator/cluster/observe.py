@@ -382,11 +382,12 @@ def _rollout(manifest: Manifest) -> Rollout | None:
     )
     if strategy.get("type") == "Recreate" or steps.get("maxUnavailable") == "100%":
         return Rollout(RolloutStrategy.RECREATE, reason, asked_at=asked_at, had_place=placed)
-    if steps.get("maxSurge") not in (0, "0", "0%"):
-        return Rollout(RolloutStrategy.SURGE, reason, asked_at=asked_at, had_place=placed)
-    away = steps.get("maxUnavailable")
+    spare, away = steps.get("maxSurge"), steps.get("maxUnavailable")
+    surplus = spare if isinstance(spare, int) else 0
+    if spare not in (0, "0", "0%") and away in (None, 0, "0", "0%"):
+        return Rollout(RolloutStrategy.SURGE, reason, 1, asked_at, placed, max(0, surplus - 1))
     unavailable = away if isinstance(away, int) and away > 0 else 1
-    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable, asked_at, placed)
+    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable, asked_at, placed, surplus)
 
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:

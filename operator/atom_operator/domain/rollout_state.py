@@ -29,6 +29,7 @@ class Rollout:
     asked_at: datetime | None = None  # when the revision was first asked for; of groups alone
     # Replicas that had a place when the revision was first asked for; None: not counted.
     had_place: int | None = None
+    surplus: int = 0  # pods beyond the replicas while the controller learns of a smaller number
 
 
 @dataclass(frozen=True, slots=True)

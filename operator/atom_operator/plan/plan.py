@@ -61,7 +61,7 @@ def build_plan(
 ) -> Plan:
     """Decide everything about the children of `owner`, as for a first rollout.
 
-    The strategy of a later rollout needs the finished pod template: plan/rollout.py chooses it.
+    The strategy of a later rollout needs the finished pod template: plan/rollouts chooses it.
     """
     lookup, learned = findings.lookup, findings.learned
     accelerator = choose_accelerator(spec.accelerator, findings.memory_on_nodes)

@@ -55,8 +55,8 @@ from atom_operator.domain import (
     RouteFindings,
 )
 from atom_operator.kinds import LEADER_WORKER_SET, SECRET
-from atom_operator.plan.group_deadline import with_deadline
-from atom_operator.plan.own_pods import unschedulable
+from atom_operator.plan.rollouts.group_deadline import with_deadline
+from atom_operator.plan.rollouts.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.reconcile.contested_replicas import ContestedReplicas
 from atom_operator.reconcile.decider import Decider, Decision

@@ -9,8 +9,8 @@ from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, EngineView, Observed
 from atom_operator.domain.canary import CanaryPhase
 from atom_operator.plan.canary.steps import seconds_to_look
-from atom_operator.plan.group_deadline import progress_deadline
-from atom_operator.plan.own_pods import unschedulable
+from atom_operator.plan.rollouts.group_deadline import progress_deadline
+from atom_operator.plan.rollouts.own_pods import unschedulable
 from atom_operator.reconcile.decider import Decision
 
 # Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's

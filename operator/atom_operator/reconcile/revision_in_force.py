@@ -26,7 +26,7 @@ from atom_operator.domain import (
     Target,
 )
 from atom_operator.plan.resolve_integrations import first_replicas
-from atom_operator.plan.rollback import choose_target
+from atom_operator.plan.rollouts.rollback import choose_target
 from atom_operator.plan.spec_digest import spec_in_force
 from atom_operator.reconcile.keep_rendering import engine_image, without_own_evidence
 from atom_operator.reconcile.planning import Surroundings, plan_in_force

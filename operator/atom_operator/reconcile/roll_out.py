@@ -25,10 +25,11 @@ from atom_operator.domain import (
 )
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
-from atom_operator.plan.own_pods import own_pods
 from atom_operator.plan.quota import refusal_of_new_pods
-from atom_operator.plan.rollout import (
-    RolloutQuestion,
+from atom_operator.plan.rollouts.fewer_replicas import keeps_replicas
+from atom_operator.plan.rollouts.own_pods import own_pods
+from atom_operator.plan.rollouts.question import Refusals, RolloutQuestion, WantedPods
+from atom_operator.plan.rollouts.rollout import (
     begun,
     choose_rollout,
     gives_up_first,
@@ -57,13 +58,13 @@ class RolloutChooser:
         follow."""
         plan, pods = run.plan, run.pods
         question = _question(plan, pods, asked, observed)
-        question = replace(
-            question,
-            claim_not_shared=await claim_not_shared(
-                self.port, self.fleet, plan.identity.key.namespace, pods.template["spec"]
-            ),
-            refusal_is_old=self.departures.are_newer(plan.identity.key, observed),
+        namespace, pod_spec = plan.identity.key.namespace, pods.template["spec"]
+        refusals = replace(
+            question.refusals,
+            claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
+            quota_is_old=self.departures.are_newer(plan.identity.key, observed),
         )
+        question = replace(question, refusals=refusals)
         chosen, supply = await self._rollout(plan, pods, question, observed)
         chosen = begun(chosen, question, observed, plan.engine.nodes)
         surges = chosen.strategy is RolloutStrategy.SURGE and not plan.scale.suspended
@@ -71,7 +72,8 @@ class RolloutChooser:
         rollout = replace(plan.rollout, chosen=chosen, changes_kind=changes_kind)
         plan = replace(plan, rollout=rollout)
         bound = supply if plan.accelerator.resource_name is not None else None
-        return leave_to_autoscaler(plan, bound, observed), supply
+        keeps = keeps_replicas(question)
+        return leave_to_autoscaler(plan, bound, observed, keeps_replicas=keeps), supply
 
     async def _rollout(
         self, plan: Plan, pods: PodRevision, question: RolloutQuestion, observed: Observed
@@ -93,7 +95,8 @@ class RolloutChooser:
             rollout = choose_rollout(replace(question, supply=supply))
         if gives_up_first(question, rollout):
             refused = await refusal_of_rollout(self.port, plan, observed, pods)
-            rollout = choose_rollout(replace(question, supply=supply, inadmissible=refused))
+            refusals = replace(question.refusals, inadmissible=refused)
+            rollout = choose_rollout(replace(question, supply=supply, refusals=refusals))
         return rollout, supply
 
     async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
@@ -119,17 +122,18 @@ def _question(
     """Build the question from the observation; the caller adds facts that have to be read."""
     kind = workload_kind(plan.engine)
     own, retiring = observed.workload_of(kind), observed.retiring(kind)
+    is_ours = plan.integrations.autoscaling is None or plan.scale.suspended
     return RolloutQuestion(
-        asked=asked.strategy or "Auto",
-        accelerator=plan.accelerator,
-        revision=pods.name,
+        wanted=WantedPods(
+            strategy=asked.strategy or "Auto",
+            accelerator=plan.accelerator,
+            revision=pods.name,
+            replicas=plan.scale.replicas if is_ours else None,
+            in_groups=plan.engine.nodes > 1,
+        ),
         running=own,
-        retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
         pods=own_pods(observed, pods.name),
         supply=None,
-        replicas=plan.scale.replicas if plan.scale.owns_replicas else None,
-        claim_not_shared=None,
-        in_groups=plan.engine.nodes > 1,
-        refusal=refusal_of_new_pods(observed, own, pods),
-        refusal_is_old=False,
+        refusals=Refusals(quota=refusal_of_new_pods(observed, own, pods)),
+        retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
     )

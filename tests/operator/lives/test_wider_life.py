@@ -33,7 +33,7 @@ def test_a_rule_between_pods_holds_no_rollout_up(rule: str, devices: int) -> Non
     assert broken(told(where, steps)) is None
 
 
-@pytest.mark.parametrize("after", [100, 160])
+@pytest.mark.parametrize("after", [20, 40, 60, 80, 100, 160])
 @pytest.mark.parametrize(("replicas", "fewer"), [(5, 4), (5, 3), (5, 2), (6, 3)])
 def test_fewer_replicas_during_a_rollout_stop_no_pod_that_is_needed(
     replicas: int, fewer: int, after: int

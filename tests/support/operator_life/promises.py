@@ -290,6 +290,9 @@ class Promises:
             and _is_asked(_memory(pod["spec"]), memory, _MEMORIES)
             and _attempt(pod) == _attempt(template)
             and _option(pod, "--served-model-name") in names
+            # A frontend continues streams on another pod, by a secret that all of them mount.
+            and ("--handover-secret-file" in _engine_of(pod["spec"])["args"])
+            == ("frontend" in self.life.spec)
             for pod in pods
         )
 

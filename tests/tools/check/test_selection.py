@@ -9,7 +9,7 @@ import pytest
 from tools.check.selection import UNKNOWN_SECONDS, Selection, select
 
 SCHEDULER = "engine/atom/model_engine/scheduler.py"
-PLAN = "operator/atom_operator/plan/rollout.py"
+PLAN = "operator/atom_operator/plan/rollouts/rollout.py"
 
 
 def test_tests_named_as_the_file_come_before_nearer_ones() -> None:

@@ -34,7 +34,7 @@ def scaled_object(
         ),
         "spec": {
             "scaleTargetRef": scale_target(identity.key, engine),
-            "minReplicaCount": wanted.min_replicas,
+            "minReplicaCount": wanted.fewest,
             "maxReplicaCount": wanted.ceiling,
             "pollingInterval": _POLLING_SECONDS,
             "cooldownPeriod": wanted.cooldown_seconds,

@@ -19,8 +19,8 @@ from atom_operator.domain import (
     Rollback,
     Target,
 )
-from atom_operator.plan.group_deadline import tells_cause
-from atom_operator.plan.own_pods import serves_in_every_place
+from atom_operator.plan.rollouts.group_deadline import tells_cause
+from atom_operator.plan.rollouts.own_pods import serves_in_every_place
 
 # With the kubelet's growing pauses this many restarts take about five minutes.
 HOPELESS_RESTARTS = 5

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from atom_operator.domain import DeploymentState, Observed
-from atom_operator.plan.own_pods import serves_in_every_place
+from atom_operator.plan.rollouts.own_pods import serves_in_every_place
 
 
 def with_deadline(observed: Observed, now: datetime, known_failure: str | None) -> Observed:
