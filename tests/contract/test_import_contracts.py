@@ -1,14 +1,17 @@
 """Every import contract is broken by an import that it forbids: none of them is empty.
 
-The graph of imports is built once; a probe is an edge that is added to it and taken away again.
+The graph of imports is built once; a probe is an edge that is added to it and taken away again. The
+walls by place are probed in every package below their root.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,9 @@ from importlinter import configuration
 from importlinter.api import read_configuration
 from importlinter.application.use_cases import _get_built_in_contract_types
 from importlinter.domain.contract import Contract
+from importlinter.domain.imports import Module
+
+from tools.import_contracts.wall import ImportWall
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = "atom.model_ops.backends"
@@ -49,14 +55,24 @@ PROBES: dict[str, list[tuple[str, str]]] = {
     "runner-layers": [("atom.model_engine.runner.slots", "atom.model_engine.runner.speculation")],
     "entrypoint-layers": [("atom.entrypoints.flags", "atom.entrypoints.api_server")],
     "circles": [("atom.errors", "atom.config")],
-    "torch-free": [("atom.model_engine.scheduler", "torch")],
+    # A wall is probed in every package: see their tests.
+    "torch-wall": [("atom.model_engine.scheduler", "atom.model_engine.runner.step_runner")],
+    "triton-wall": [],
+    "aiter-wall": [],
+    "backends-wall": [],
+    "grammar-wall": [],
+    "uvicorn-wall": [],
+    "cluster-wall": [],
+    "kubernetes-wall": [],
+    "kopf-wall": [],
+    "torch-in-operator-wall": [],
     # Of these every pair of backends: see their test.
     "backends": [],
     "batch-invariant": [],
     "batch-invariant-cpu": [],
     "made-of-backends": [],
-    "kernels": [("atom.models.registry", "triton")],
 }
+WALLS = [name for name in PROBES if name.endswith("-wall")]
 
 
 class Walls:
@@ -65,7 +81,7 @@ class Walls:
     def __init__(self) -> None:
         configuration.configure()
         options = read_configuration(str(ROOT / ".importlinter"))
-        kinds = dict(_get_built_in_contract_types())
+        kinds: dict[str, Any] = dict(_get_built_in_contract_types()) | {"import_wall": ImportWall}
         session = options["session_options"]
         self.graph = grimp.build_graph(
             *session["root_packages"], include_external_packages=True, cache_dir=None
@@ -79,6 +95,23 @@ class Walls:
         # A check takes away what it ignores.
         return bool(self.contracts[contract].check(deepcopy(self.graph), verbose=False).kept)
 
+    def wall(self, name: str) -> ImportWall:
+        found = self.contracts[name]
+        assert isinstance(found, ImportWall)
+        return found
+
+    def places(self, wall: ImportWall) -> tuple[list[str], list[str]]:
+        """One module of every package below the wall's root: those that it stops, and those that it
+        lets through."""
+        root, allowed = _names(wall, "root").pop(), _names(wall, "allowed")
+        first: dict[tuple[str, bool], str] = {}
+        for name in sorted(self.graph.modules):
+            if name.startswith(f"{root}.") and not self.graph.find_children(name):
+                passes = any(f"{name}.".startswith(f"{place}.") for place in allowed)
+                first.setdefault((name.rpartition(".")[0], passes), name)
+        stopped = [name for (_, passes), name in first.items() if not passes]
+        return stopped, [name for (_, passes), name in first.items() if passes]
+
     @contextmanager
     def importing(self, importer: str, imported: str) -> Iterator[None]:
         """An import that is not in the sources, and is forgotten afterwards."""
@@ -90,6 +123,12 @@ class Walls:
             yield
         finally:
             self.graph.remove_import(importer=importer, imported=imported)
+
+
+def _names(wall: ImportWall, field: str) -> set[str]:
+    """The modules or libraries that a field of a wall names."""
+    value: Any = getattr(wall, field) or ()
+    return {str(getattr(each, "name", each)) for each in (value if field != "root" else (value,))}
 
 
 def _without_id(options: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +155,84 @@ def test_a_contract_is_broken_by_what_it_forbids(
     with walls.importing(importer, imported):
         assert not walls.keeps(contract)
     assert walls.keeps(contract)
+
+
+@pytest.mark.parametrize("name", WALLS)
+def test_a_wall_stops_an_import_in_every_package_below_its_root(walls: Walls, name: str) -> None:
+    wall = walls.wall(name)
+    stopped, let_through = walls.places(wall)
+    assert len(stopped) >= 15
+    libraries = sorted(_names(wall, "forbidden"))
+    for library in libraries:
+        if library not in walls.graph.modules:
+            walls.graph.add_module(library, is_squashed=True)
+    # Through chains, a module that may import torch may stand below one that may not.
+    probed = stopped if wall.chains else [*stopped, *let_through]
+    for module, library in zip(probed, itertools.cycle(libraries), strict=False):
+        if walls.graph.direct_import_exists(importer=module, imported=library):
+            continue
+        with walls.importing(module, library):
+            assert walls.keeps(name) is (module in let_through), f"{module} imports {library}"
+
+
+@pytest.mark.parametrize("name", WALLS)
+def test_a_wall_holds_for_a_module_of_tomorrow(walls: Walls, name: str) -> None:
+    """The contract names who may import: a module that it does not know may not."""
+    wall = walls.wall(name)
+    root, library = _names(wall, "root").pop(), min(_names(wall, "forbidden"))
+    newcomer = f"{root}.newcomer"
+    walls.graph.add_module(newcomer)
+    if library not in walls.graph.modules:
+        walls.graph.add_module(library, is_squashed=True)
+    with walls.importing(newcomer, library):
+        assert not walls.keeps(name)
+    walls.graph.remove_module(newcomer)
+    assert walls.keeps(name)
+
+
+def test_an_allowed_place_that_is_gone_breaks_its_wall(walls: Walls) -> None:
+    wall = deepcopy(walls.wall("aiter-wall"))
+    wall.allowed = {Module("atom.model_ops.backends.gone_ops")}  # type: ignore[assignment]
+    found = wall.check(walls.graph, verbose=False)
+    assert not found.kept
+    assert found.metadata["missing"] == ["atom.model_ops.backends.gone_ops"]
+
+
+@pytest.mark.parametrize("name", WALLS)
+def test_no_library_is_imported_by_its_name_beyond_its_wall(walls: Walls, name: str) -> None:
+    """`import_module("library")` is an import that the graph does not have."""
+    wall = walls.wall(name)
+    root, libraries = _names(wall, "root").pop(), _names(wall, "forbidden")
+    allowed = _names(wall, "allowed")
+    beyond = {
+        module: library
+        for module, library in _imported_by_name(root)
+        if any(f"{library}.".startswith(f"{each}.") for each in libraries)
+        and not any(f"{module}.".startswith(f"{place}.") for place in allowed)
+    }
+    assert beyond == {}
+
+
+@cache
+def _imported_by_name(root: str) -> tuple[tuple[str, str], ...]:
+    """Every module of a program that imports one by its name, with that name."""
+    folder = ROOT / ("engine" if root == "atom" else "operator")
+    return tuple(
+        (".".join(path.relative_to(folder).with_suffix("").parts), call.args[0].value)
+        for path in sorted((folder / root).rglob("*.py"))
+        if "import_module(" in (source := path.read_text(encoding="utf-8"))
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).rpartition(".")[2] == "import_module"
+        and isinstance(call.args[0], ast.Constant)
+    )
+
+
+def test_the_wall_of_backends_has_all_of_them(walls: Walls) -> None:
+    packages = {
+        child for child in walls.graph.find_children(BACKENDS) if walls.graph.find_children(child)
+    }
+    assert _names(walls.wall("backends-wall"), "forbidden") == packages
 
 
 def test_the_operator_may_take_one_package_of_the_engine(walls: Walls) -> None:

@@ -1,0 +1,1 @@
+"""Kinds of import contracts that import-linter does not have."""
