@@ -21,6 +21,7 @@ from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.chosen_ops import ElementTypes, chosen_ops
 from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
 from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype
@@ -44,19 +45,14 @@ from atom.model_engine.runner.warm_up import (
 )
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.all_reduce import with_all_reduce
-from atom.model_ops.attention import CachedLayer
-from atom.model_ops.backends import resolve_ops, resolve_reproducible_ops
 from atom.model_ops.linear import Build
 from atom.model_ops.lora import with_lora
-from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
-from atom.models.decoder.causal_lm import CausalLM, attention_layers, held_bytes
+from atom.models.decoder.causal_lm import CausalLM, held_bytes
 from atom.models.decoder.layer_kinds import one_of_each_kind
 from atom.models.registry import support_model_arch_dict
-from atom.sizing.kv_budget import KvBudget
 from atom.sizing.kv_layout import kv_layout
-from atom.sizing.limits import DeviceMemory
-from atom.sizing.overheads import runtime_overhead_bytes
+from atom.utils.device import peak_bytes
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
 
@@ -86,34 +82,21 @@ class ModelRunner:
         self._speculation = SpeculationSetup(config, group.size)
         # What the KV cache keeps, by groups of layers.
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
-        execution = config.execution
         self._layout = kv_layout(*kept, config.cache.block_size)
+        types = ElementTypes(self._dtype, self._kv_dtype)
         layers = self._speculation.all_layers()
-        case = layers.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
-        case = replace(
-            case,
-            drafts=self._speculation.is_on,
-            partial_experts=config.parallel.expert_parallel,
-            lora=config.lora is not None,
-            lora_experts=config.lora is not None and config.lora.experts,
-        )
-        self._resolved = (
-            resolve_reproducible_ops(self._device.type, case)
-            if execution.reproducible
-            else resolve_ops(
-                self._device.type, case, config.execution.backend, config.execution.op_backends
-            )
-        )
+        self._resolved = chosen_ops(config, layers, types, self._device.type)
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
         ops = self._resolved.ops if config.lora is None else with_lora(self._resolved.ops)
         self._ops = with_all_reduce(ops, self._group)
         place = Ranks(self._group.size, self._group.rank), self._group, self._experts
-        build = Build(self._ops, *place, self._exchange, in_tree=execution.reproducible)
+        build = Build(self._ops, *place, self._exchange, in_tree=config.execution.reproducible)
         self._builder = ModelBuilder(build, self._dtype)
         self._predicted = PredictedMemory(
             config,
+            self._device,
             sharding_of(config, group.size, self._experts.redundant if self._experts else 0),
             self._dtype.itemsize,
             self._resolved.expands,
@@ -136,7 +119,10 @@ class ModelRunner:
             torch.set_num_threads(self._device.threads())
         self._bound_sequences()
         config = self._config
-        self._plan(self._predicted.weights_bytes(), self._predicted.activation_bytes(), 0)
+        predicted = self._predicted
+        predicted.plan_cache(
+            self._layout, predicted.weights_bytes(), predicted.activation_bytes(), 0
+        )
         self._build()
         if self._device.is_gpu and config.sleep.enabled:
             self._lent = LentDevice(self._device.torch_device, self._held_bytes())
@@ -153,7 +139,7 @@ class ModelRunner:
         overhead += self._graph_bytes()
         self._release_cache()
         budget = kv_cache.agreed(
-            self._plan(weights_bytes, activations, overhead),
+            self._predicted.plan_cache(self._layout, weights_bytes, activations, overhead),
             self._group,
             self._device.torch_device,
             config.model.max_model_len,
@@ -179,7 +165,7 @@ class ModelRunner:
         if self._device.is_gpu:
             return  # they are only queued there, and a graph replays them without the host
         self._after_layers = callback
-        for layer in self._attention_layers():
+        for layer in self._speculation.attention_layers(self._model):
             layer.register_forward_hook(lambda *_: callback())
 
     @property
@@ -230,8 +216,7 @@ class ModelRunner:
 
     def _all_say(self, answer: bool) -> bool:
         """Return whether every rank of the group says yes: they run their steps together."""
-        own = torch.tensor([[int(answer)]], device=self._device.torch_device)
-        return bool(answer if self._group.size == 1 else self._group.gather(own).all())
+        return bool(kv_cache.least(self._group, self._device.torch_device, int(answer)))
 
     def _graph_bytes(self) -> int:
         """Return the bytes that decode graphs will take, measured on the profiling cache."""
@@ -297,14 +282,6 @@ class ModelRunner:
         if self._lent is not None:
             self._lent.take_weights(self._speculation.models(self._model))
 
-    def _attention_layers(self) -> list[CachedLayer]:
-        """List the attention layers in order, the drafting ones after the model's."""
-        return [
-            layer
-            for model in self._speculation.models(self._model)
-            for layer in attention_layers(model)
-        ]
-
     def _step_runner(self) -> StepRunner:
         groups = self._layout.groups
         steps = self._speculation.step_runner(self._model, self._ops, self._device, groups)
@@ -327,7 +304,10 @@ class ModelRunner:
 
     def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> list[torch.Tensor]:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
-        layers, size = self._attention_layers(), self._config.cache.block_size
+        layers, size = (
+            self._speculation.attention_layers(self._model),
+            self._config.cache.block_size,
+        )
         tensors = kv_cache.allocate(layers, self._layout.groups, num_blocks, size, place)
         scheduler = self._config.scheduler
         counts = kv_cache.StateCounts(
@@ -339,44 +319,19 @@ class ModelRunner:
 
     def _release_cache(self) -> None:
         """Free the profiling cache before the KV cache takes the remaining memory."""
-        for layer in self._attention_layers():
+        for layer in self._speculation.attention_layers(self._model):
             layer.release()
         if self._device.is_gpu:
             torch.cuda.empty_cache()
 
     def _bound_sequences(self) -> None:
         """Let no more sequences run than may keep their states: every rank the same number."""
-        predicted, scheduler = self._predicted, self._config.scheduler
-        memory = self._memory(
-            predicted.weights_bytes(),
-            predicted.activation_bytes(),
-            runtime_overhead_bytes(
-                "gpu" if self._device.is_gpu else "cpu", self._device.total_memory_bytes()
-            ),
-        )
-        count = predicted.running_sequences(self._layout, memory)
-        if self._group.size > 1:
-            own = torch.tensor([[count]], device=self._device.torch_device)
-            count = int(self._group.gather(own).min())
-        if count == scheduler.max_num_seqs:
+        count = self._predicted.running_sequences(self._layout, self._group)
+        if count == self._config.scheduler.max_num_seqs:
             return
-        logger.warning(
-            "%d sequences run at the same time and not %d: their states take half of the memory "
-            "that is left for them, at most",
-            count,
-            scheduler.max_num_seqs,
-        )
         self._config = self._config.with_max_num_seqs(count)
-        self._predicted = replace(predicted, config=self._config)
+        self._predicted = replace(self._predicted, config=self._config)
         self._speculation = SpeculationSetup(self._config, self._group.size)
-
-    def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
-        memory = self._memory(weights, activations, overhead)
-        return self._predicted.plan_cache(self._layout, memory)
-
-    def _memory(self, weights: int, activations: int, overhead: int) -> DeviceMemory:
-        total = self._device.total_memory_bytes()
-        return self._predicted.device_memory(total, weights, activations, overhead)
 
     def _activation_bytes(self) -> int:
         """Return the peak of one full step: measured on a GPU, predicted on the CPU, whose
@@ -387,14 +342,8 @@ class ModelRunner:
         blocks = -(-config.model.max_model_len // config.cache.block_size)
         # Blocks of one sequence, shared by all rows and groups: no part of the measurement.
         self._allocate_cache(blocks)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run_largest_steps(self.steps, config, self._cache_shape(blocks), self._few_layers)
-        torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated() - before
-        torch.cuda.empty_cache()
-        return peak
+        cache = self._cache_shape(blocks)
+        return peak_bytes(partial(run_largest_steps, self.steps, config, cache, self._few_layers))
 
     # ---- sleep --------------------------------------------------------------------------------
 
@@ -491,9 +440,7 @@ class ModelRunner:
 
     def balancer(self) -> ExpertLoadBalancer | None:
         """Build the balancer of the loaded model's experts; None if their placement is fixed."""
-        config = self._config.parallel.balance
-        if config is None or self._exchange is None:
+        balance = self._config.parallel.balance
+        if balance is None or self._exchange is None:
             return None
-        modules = self._model.modules()
-        layers = [module for module in modules if isinstance(module, ExpertParallelExperts)]
-        return ExpertLoadBalancer(layers, self._exchange.links, config)
+        return ExpertLoadBalancer.of(self._model, self._exchange.links, balance)

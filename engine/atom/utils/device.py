@@ -7,7 +7,7 @@ control group count, not the machine's size.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -197,3 +197,15 @@ def _cgroup_memory_limits() -> list[int]:
         except (OSError, ValueError):  # absent, or the word "max"
             continue
     return limits
+
+
+def peak_bytes(run: Callable[[], None]) -> int:
+    """Return the peak of the GPU's memory during a call, above the bytes before it."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    torch.cuda.empty_cache()
+    return peak

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from atom.collectives.expert_links import ExpertLinks
 from atom.eplb_config import EPLBConfig
@@ -32,6 +33,13 @@ class ExpertLoadBalancer:
         self._links = links
         self._config = config
         self.load = ExpertLoad()
+
+    @staticmethod
+    def of(model: nn.Module, links: ExpertLinks, config: EPLBConfig) -> ExpertLoadBalancer:
+        """Build the balancer of a model's experts."""
+        modules = model.modules()
+        layers = [module for module in modules if isinstance(module, ExpertParallelExperts)]
+        return ExpertLoadBalancer(layers, links, config)
 
     @torch.inference_mode()
     def before(self, step: int) -> None:

@@ -72,6 +72,13 @@ def agreed(budget: KvBudget, group: Group, device: torch.device, longest: int) -
     return fewer_blocks(replace(budget, num_checkpoints=checkpoints), blocks, longest)
 
 
+def least(group: Group, device: torch.device, number: int) -> int:
+    """Return the least of the numbers that a group's ranks give here."""
+    if group.size == 1:
+        return number
+    return int(group.gather(torch.tensor([[number]], device=device)).min())
+
+
 def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
     """Return a budget of `count` blocks, the user's choice. left_bytes: device memory that weights,
     activations and runtime leave. Raises `ConfigError` if the blocks hold less than one sequence of

@@ -7,17 +7,22 @@ numbers instead.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
+from atom.collectives.group import Group
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
 from atom.sizing.kv_budget import KvBudget, running_sequences
 from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.overheads import LoraRoom, activation_bytes, lora_bytes
+from atom.sizing.overheads import LoraRoom, activation_bytes, lora_bytes, runtime_overhead_bytes
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding
+from atom.utils.device import Device
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class PredictedMemory:
     dtype."""
 
     config: Config
+    device: Device
     sharding: Sharding
     element_bytes: int
     expands: bool
@@ -57,27 +63,42 @@ class PredictedMemory:
         limits = kv_cache.run_limits(self.config)
         return activation_bytes(self.config.model.facts, limits, self.element_bytes, self.sharding)
 
-    def device_memory(
-        self, total: int, weights: int, activations: int, overhead: int
-    ) -> DeviceMemory:
-        """Describe a device of `total` bytes, with the bytes already used."""
+    def _device_memory(self, weights: int, activations: int, overhead: int) -> DeviceMemory:
+        """Describe the device, with the bytes already used."""
         return DeviceMemory(
-            total_bytes=total,
+            total_bytes=self.device.total_memory_bytes(),
             utilization=self.config.cache.gpu_memory_utilization,
             weights_bytes=weights,
             activation_bytes=activations,
             overhead_bytes=overhead,
         )
 
-    def plan_cache(self, layout: KvLayout, memory: DeviceMemory) -> KvBudget:
-        """Size the KV cache in the memory that `memory` leaves; position_bytes are filled in here.
-        Raises ConfigError if none is left."""
+    def plan_cache(
+        self, layout: KvLayout, weights: int, activations: int, overhead: int
+    ) -> KvBudget:
+        """Size the KV cache in the memory that these bytes leave. Raises ConfigError if none is
+        left."""
+        memory = self._device_memory(weights, activations, overhead)
         positions = sum(position_bytes(facts) for facts, _ in self._facts())
         return kv_cache.plan_blocks(self.config, replace(memory, position_bytes=positions), layout)
 
-    def running_sequences(self, layout: KvLayout, memory: DeviceMemory) -> int:
-        """Return how many sequences may run, by predicted memory: before anything is sized."""
-        return running_sequences(memory, layout, kv_cache.run_limits(self.config))
+    def running_sequences(self, layout: KvLayout, group: Group) -> int:
+        """Return how many sequences may run and keep their states, by predicted memory: before
+        anything is sized, and every rank of the group the same number."""
+        overhead = runtime_overhead_bytes(
+            "gpu" if self.device.is_gpu else "cpu", self.device.total_memory_bytes()
+        )
+        memory = self._device_memory(self.weights_bytes(), self.activation_bytes(), overhead)
+        fitting = running_sequences(memory, layout, kv_cache.run_limits(self.config))
+        count = kv_cache.least(group, self.device.torch_device, fitting)
+        if count != (asked := self.config.scheduler.max_num_seqs):
+            logger.warning(
+                "%d sequences run at the same time and not %d: their states take half of the "
+                "memory that is left for them, at most",
+                count,
+                asked,
+            )
+        return count
 
     def _facts(self) -> list[tuple[ModelFacts, bool]]:
         """Return the facts of the model and of its draft model, each with whether its own MTP

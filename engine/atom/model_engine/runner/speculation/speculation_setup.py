@@ -17,9 +17,10 @@ from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_engine.wire.engine_protocol import TimedStep
 from atom.model_loader.weight_loader import check_model, load_model
+from atom.model_ops.attention import CachedLayer
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.linear import Build
-from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.causal_lm import CausalLM, attention_layers
 from atom.models.decoder.placed_modules import PlacedModules, placed_model
 from atom.models.decoder.spec import ModelSpec
 from atom.models.draft_models.build_draft import (
@@ -81,6 +82,10 @@ class SpeculationSetup:
     def models(self, model: CausalLM) -> tuple[CausalLM | DraftModel, ...]:
         """Return the model, followed by its drafting layers if there are any."""
         return (model,) if self.draft is None else (model, self.draft)
+
+    def attention_layers(self, model: CausalLM) -> list[CachedLayer]:
+        """List the attention layers in order, the drafting ones after the model's."""
+        return [layer for each in self.models(model) for layer in attention_layers(each)]
 
     def read_weights(self, model: CausalLM, progress: Callable[[float], None]) -> None:
         """Read the weights of the model and of its drafter from their checkpoints."""
