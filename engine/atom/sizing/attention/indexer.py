@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Indexer:
+class Indexer(msgspec.Struct, frozen=True, tag=True):
     """An indexer of a layer. `heads`: of its queries; `dim`: elements of a head and of a key;
     `top_k`: the number of selected tokens or entries."""
 
@@ -15,8 +14,7 @@ class Indexer:
     top_k: int
 
 
-@dataclass(frozen=True, slots=True)
-class SharedIndexer:
+class SharedIndexer(msgspec.Struct, frozen=True, tag=True):
     """The selection of the last indexer before the layer. `top_k`: the number of tokens in it."""
 
     top_k: int

@@ -1,13 +1,16 @@
 """The attention of a layer, as one of five kinds, each with the facts of that kind alone.
 
 `AttentionFacts` is their sum: a reader of config.json builds one kind, and users match on it. All
-kinds have heads and a kind of cache. Values only, as in layers.py.
+kinds have heads and a kind of cache. Values only, as in layers.py. The kinds are msgspec's structs:
+a configuration goes to the engine's processes as JSON, which has the kind's name as a tag.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+
+import msgspec
 
 from atom.sizing.attention.compressed import Compressed
 from atom.sizing.attention.indexer import Indexer, SharedIndexer
@@ -129,8 +132,7 @@ class Heads:
         return max(1, self.kv_count // tensor_parallel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attending:
+class _Attending(msgspec.Struct, frozen=True, kw_only=True):
     """A layer that attends to tokens. `mask`: the tokens that a query attends to."""
 
     heads: Heads
@@ -164,8 +166,7 @@ class _Attending:
         return CacheKind.FULL if self.mask.window is None else CacheKind.WINDOW
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedAttention(_Attending):
+class GroupedAttention(_Attending, frozen=True, kw_only=True, tag=True):
     """Grouped-query attention. `sinks`: one learned logit per head."""
 
     qk_norm: QkNorm = QkNorm.NONE
@@ -179,8 +180,7 @@ class GroupedAttention(_Attending):
         return self.values.narrow_dim or self.heads.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedKvAttention(_Attending):
+class SharedKvAttention(_Attending, frozen=True, kw_only=True, tag=True):
     """Queries that attend to the keys and values of the earlier layer `target` (Gemma 4).
     `qk_norm`: of the queries."""
 
@@ -193,8 +193,7 @@ class SharedKvAttention(_Attending):
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention(_Attending):
+class LatentAttention(_Attending, frozen=True, kw_only=True, tag=True):
     """Attention over latents. `down_bias`: of the matrices that compress."""
 
     latent: Latent
@@ -210,8 +209,7 @@ class LatentAttention(_Attending):
         return CacheKind.LATENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntriesAttention(_Attending):
+class EntriesAttention(_Attending, frozen=True, kw_only=True, tag=True):
     """Attention to a window of `mask` and to entries, with sinks (DeepSeek V4)."""
 
     compressed: Compressed
@@ -221,8 +219,7 @@ class EntriesAttention(_Attending):
         return self.compressed.rope_dim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateAttention:
+class StateAttention(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Linear attention, which keeps a state and no tokens; its heads are those of values."""
 
     net: StateNet

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from atom.sizing.attention.kinds import NO_ROPE, GroupedAttention, Matrices, QkNorm, Rope
 from atom.sizing.config_fields import Config, count, flag, optional, positive
 from atom.sizing.errors import ModelFactsError
@@ -35,32 +37,32 @@ def eagle3(config: Config, index: int) -> LayerFacts:
     norm."""
     attention = _llama_attention(config)
     matrices = replace(attention.matrices, reads_embedding=True)
-    attention = replace(attention, matrices=matrices)
+    attention = structs.replace(attention, matrices=matrices)
     return replace(llama(config, index), attention=attention, norms=3)
 
 
 def mistral(config: Config, index: int) -> LayerFacts:
     # Only an explicit null turns the window off.
     window = optional(config, "sliding_window") if "sliding_window" in config else DEFAULT_WINDOW
-    attention = replace(grouped(config), mask=sliding_window(window))
+    attention = structs.replace(grouped(config), mask=sliding_window(window))
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 
 def qwen2(config: Config, index: int) -> LayerFacts:
     attention = grouped(config, qkv_bias=True)
-    attention = replace(attention, mask=qwen_mask(config, index))
+    attention = structs.replace(attention, mask=qwen_mask(config, index))
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 
 def qwen3(config: Config, index: int) -> LayerFacts:
-    attention = replace(qwen3_attention(config), mask=qwen_mask(config, index))
+    attention = structs.replace(qwen3_attention(config), mask=qwen_mask(config, index))
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 
 def qwen3_attention(config: Config) -> GroupedAttention:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_QWEN3_HEAD_DIM)
-    return replace(attention, qk_norm=QkNorm.HEADS)
+    return structs.replace(attention, qk_norm=QkNorm.HEADS)
 
 
 def qwen_mask(config: Config, index: int) -> MaskRule:
@@ -86,7 +88,7 @@ def gemma3(config: Config, index: int) -> LayerFacts:
     pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
     attention = _gemma_attention(config, index, pattern=pattern)
     rope = Rope("all tokens" if attention.mask == CAUSAL else "a window")
-    return _gemma(config, replace(attention, qk_norm=QkNorm.HEADS, rope=rope))
+    return _gemma(config, structs.replace(attention, qk_norm=QkNorm.HEADS, rope=rope))
 
 
 def _gemma(config: Config, attention: GroupedAttention) -> LayerFacts:
@@ -99,7 +101,7 @@ def _gemma_attention(config: Config, index: int, *, pattern: int) -> GroupedAtte
     window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
     is_windowed = slides(config, index, default=bool((index + 1) % pattern))
     bias = flag(config, "attention_bias")
-    return replace(
+    return structs.replace(
         grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_GEMMA_HEAD_DIM),
         mask=sliding_window(window) if is_windowed else CAUSAL,
     )
@@ -121,10 +123,10 @@ def smollm3(config: Config, index: int) -> LayerFacts:
     layer = llama(config, index)
     if ropes(config, index):
         return layer
-    attention = replace(_llama_attention(config), rope=NO_ROPE)
+    attention = structs.replace(_llama_attention(config), rope=NO_ROPE)
     window = optional(config, "sliding_window")
     if flag(config, "use_sliding_window") and window and slides(config, index, default=True):
-        attention = replace(attention, mask=sliding_window(window))
+        attention = structs.replace(attention, mask=sliding_window(window))
     return replace(layer, attention=attention)
 
 
@@ -136,13 +138,13 @@ def ernie4_5(config: Config, index: int) -> LayerFacts:
 
 def exaone4(config: Config, index: int) -> LayerFacts:
     """Read a layer of EXAONE 4: if some layers have windows, the others have no positions."""
-    attention = replace(grouped(config), qk_norm=QkNorm.HEADS)
+    attention = structs.replace(grouped(config), qk_norm=QkNorm.HEADS)
     window = optional(config, "sliding_window") if "sliding_window" in config else DEFAULT_WINDOW
     if window is not None:
         if slides(config, index, default=_exaone_slides(config, index)):
-            attention = replace(attention, mask=sliding_window(window))
+            attention = structs.replace(attention, mask=sliding_window(window))
         else:
-            attention = replace(attention, rope=NO_ROPE)
+            attention = structs.replace(attention, rope=NO_ROPE)
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 
@@ -157,12 +159,14 @@ def _exaone_slides(config: Config, index: int) -> bool:
 def olmo3(config: Config, index: int) -> LayerFacts:
     """Read a layer of OLMo 3, of whose ropes only that of the layers that do not slide scales."""
     bias = flag(config, "attention_bias")
-    attention = replace(grouped(config, qkv_bias=bias, output_bias=bias), qk_norm=QkNorm.WHOLE)
+    attention = structs.replace(
+        grouped(config, qkv_bias=bias, output_bias=bias), qk_norm=QkNorm.WHOLE
+    )
     if slides(config, index, default=bool((index + 1) % 4)):
         window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
-        attention = replace(attention, mask=sliding_window(window), rope=Rope("a window"))
+        attention = structs.replace(attention, mask=sliding_window(window), rope=Rope("a window"))
     else:
-        attention = replace(attention, rope=Rope("all tokens"))
+        attention = structs.replace(attention, rope=Rope("all tokens"))
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 
@@ -171,7 +175,9 @@ def phi3(config: Config, index: int) -> LayerFacts:
     window = optional(config, "sliding_window")
     if window is not None and window >= positive(config, "max_position_embeddings"):
         window = None  # which is wider than any context
-    attention = replace(grouped(config), mask=sliding_window(window), matrices=Matrices(fused=True))
+    attention = structs.replace(
+        grouped(config), mask=sliding_window(window), matrices=Matrices(fused=True)
+    )
     return LayerFacts(attention=attention, mlp=replace(dense_mlp(config), fused=True))
 
 
@@ -179,5 +185,5 @@ def hunyuan(config: Config, index: int) -> LayerFacts:
     """Read a layer of Hunyuan, whose heads are normed once they are rotated."""
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias)
-    attention = replace(attention, qk_norm=QkNorm.ROTATED_HEADS)
+    attention = structs.replace(attention, qk_norm=QkNorm.ROTATED_HEADS)
     return LayerFacts(attention=attention, mlp=dense_mlp(config))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from atom.sizing.attention.kinds import GroupedAttention, QkNorm, Rope, Values
 from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
 from atom.sizing.errors import ModelFactsError
@@ -29,7 +31,7 @@ _LLAMA4_CHUNK, _LLAMA4_WIDTH, _LLAMA4_DENSE_WIDTH = 8192, 8192, 16_384
 
 def mixtral(config: Config, index: int) -> LayerFacts:
     mask = sliding_window(optional(config, "sliding_window"))
-    attention = replace(grouped(config), mask=mask)
+    attention = structs.replace(grouped(config), mask=mask)
     experts = Experts(
         count=positive(config, "num_local_experts", default=8),
         per_token=positive(config, "num_experts_per_tok", default=2),
@@ -42,7 +44,7 @@ def qwen3_moe(config: Config, index: int) -> LayerFacts:
     window = None
     if flag(config, "use_sliding_window"):
         window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
-    attention = replace(qwen3_attention(config), mask=sliding_window(window))
+    attention = structs.replace(qwen3_attention(config), mask=sliding_window(window))
     if is_dense(config, index):
         return LayerFacts(attention=attention, mlp=dense_mlp(config))
     experts = Experts(
@@ -61,7 +63,7 @@ def qwen2_moe(config: Config, index: int) -> LayerFacts:
         windowed = index % 2 == 0 and index < count(config, "max_window_layers", default=28)
         if slides(config, index, default=windowed):
             window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
-            attention = replace(attention, mask=sliding_window(window))
+            attention = structs.replace(attention, mask=sliding_window(window))
     if is_dense(config, index):
         return LayerFacts(attention=attention, mlp=dense_mlp(config))
     experts = Experts(
@@ -76,7 +78,7 @@ def qwen2_moe(config: Config, index: int) -> LayerFacts:
 
 def glm4_moe(config: Config, index: int) -> LayerFacts:
     attention = grouped(config, qkv_bias=flag(config, "attention_bias"))
-    attention = replace(
+    attention = structs.replace(
         attention, qk_norm=QkNorm.HEADS if flag(config, "use_qk_norm") else QkNorm.NONE
     )
     return LayerFacts(attention=attention, mlp=deepseek_mlp(config, index, dense=1))
@@ -86,7 +88,7 @@ def gpt_oss(config: Config, index: int) -> LayerFacts:
     bias = flag(config, "attention_bias", default=True)
     windowed = index % 2 == 0
     window = optional(config, "sliding_window") if "sliding_window" in config else _GPT_OSS_WINDOW
-    attention = replace(
+    attention = structs.replace(
         grouped(config, qkv_bias=bias, output_bias=bias, head_dim=64),
         mask=sliding_window(window) if slides(config, index, default=windowed) else CAUSAL,
         sinks=True,
@@ -106,11 +108,11 @@ def llama4(config: Config, index: int) -> LayerFacts:
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
     if is_narrow(config, index, "chunked_attention", default=ropes(config, index)):
         chunk = positive(config, "attention_chunk_size", default=_LLAMA4_CHUNK)
-        attention = replace(attention, mask=chunked(chunk))
+        attention = structs.replace(attention, mask=chunked(chunk))
     if not ropes(config, index):
         warms = config.get("attn_temperature_tuning")  # a number in the first checkpoints
         still = Rope("none", turns=False, warms=warms is None or bool(warms))
-        attention = replace(attention, rope=still)
+        attention = structs.replace(attention, rope=still)
     width = positive(config, "intermediate_size", default=_LLAMA4_WIDTH)
     if not _is_llama4_mixture(config, index):
         dense = positive(config, "intermediate_size_mlp", default=_LLAMA4_DENSE_WIDTH)
@@ -164,7 +166,7 @@ def _even_heads(config: Config) -> int:
 
 
 def minimax_m2(config: Config, index: int) -> LayerFacts:
-    attention = replace(grouped(config, head_dim=128), qk_norm=QkNorm.WHOLE)
+    attention = structs.replace(grouped(config, head_dim=128), qk_norm=QkNorm.WHOLE)
     experts = Experts(
         count=expert_count(config, default=256),
         per_token=positive(config, "num_experts_per_tok", default=8),
@@ -212,7 +214,7 @@ def _mimo_attention(config: Config, *, windowed: bool) -> GroupedAttention:
             field="v_head_dim",
         )
     narrow = Values(narrow_dim=values if values < plain.head_dim else 0)
-    attention = replace(plain, values=narrow, rope=Rope("all tokens"))
+    attention = structs.replace(plain, values=narrow, rope=Rope("all tokens"))
     if not windowed:
         return attention
     before = optional(config, "sliding_window_size")  # tokens besides the query's own
@@ -225,7 +227,7 @@ def _mimo_attention(config: Config, *, windowed: bool) -> GroupedAttention:
             f"{plain.num_heads}; use the config.json that came with the weights",
             field="swa_num_key_value_heads",
         )
-    return replace(
+    return structs.replace(
         attention,
         heads=replace(plain.heads, kv_count=heads),
         mask=sliding_window(window),

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from atom.sizing.attention.kinds import AttentionFacts, QkNorm, StateAttention
 from atom.sizing.config_fields import Config, flag, positive, texts
 from atom.sizing.errors import ModelFactsError
@@ -45,7 +47,7 @@ def _attention(config: Config, index: int, net: StateNet) -> AttentionFacts:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_HEAD_DIM)
     matrices = replace(attention.matrices, output_gate=True)
-    return replace(attention, qk_norm=QkNorm.HEADS, matrices=matrices)
+    return structs.replace(attention, qk_norm=QkNorm.HEADS, matrices=matrices)
 
 
 def _is_linear(config: Config, index: int) -> bool:

@@ -3,7 +3,7 @@ channel, in every fourth layer attention over latents without positions, and exp
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from atom.sizing.attention.kinds import NO_ROPE, AttentionFacts, StateAttention
 from atom.sizing.config_fields import Config, mapping, positive, texts
@@ -51,7 +51,7 @@ def kimi_linear_names(config: Config) -> NamePairs:
 def kimi_linear(config: Config, index: int) -> LayerFacts:
     attention: AttentionFacts
     if _attends(config, index):
-        attention = replace(latent_attention(config), rope=NO_ROPE)
+        attention = structs.replace(latent_attention(config), rope=NO_ROPE)
     else:
         attention = _delta_attention(config)
     return LayerFacts(attention=attention, mlp=glm_mlp(config, index, dense=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from atom.sizing.attention.kinds import AttentionFacts, QkNorm, StateAttention
 from atom.sizing.config_fields import Config, count, flag, number, positive
@@ -67,7 +67,7 @@ def lfm2_moe(config: Config, index: int) -> LayerFacts:
 def _attention(config: Config, index: int) -> AttentionFacts:
     listed = numbers(config, "full_attn_idxs")
     if not is_narrow(config, index, "conv", default=bool(listed) and index not in listed):
-        return replace(grouped(config), qk_norm=QkNorm.HEADS)
+        return structs.replace(grouped(config), qk_norm=QkNorm.HEADS)
     return StateAttention(
         net=StateNet(
             kind=StateKind.SHORT_CONV,

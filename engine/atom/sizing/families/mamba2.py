@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from atom.sizing.attention.kinds import NO_ROPE, GroupedAttention, Rope, StateAttention
 from atom.sizing.config_fields import Config, count, flag, number, positive, texts
 from atom.sizing.errors import ModelFactsError
@@ -39,7 +41,7 @@ def granite_hybrid(config: Config, index: int) -> LayerFacts:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias)
     rope = Rope() if config.get("position_embedding_type") == "rope" else NO_ROPE
-    return LayerFacts(attention=replace(attention, rope=rope), mlp=mlp)
+    return LayerFacts(attention=structs.replace(attention, rope=rope), mlp=mlp)
 
 
 def granite_hybrid_names(config: Config) -> NamePairs:
@@ -167,7 +169,7 @@ def _kind(key: str, kinds: tuple[str, ...], index: int) -> str:
 def _nemotron_attention(config: Config) -> GroupedAttention:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
-    return replace(attention, rope=NO_ROPE)
+    return structs.replace(attention, rope=NO_ROPE)
 
 
 def _nemotron_mamba(config: Config) -> StateAttention:
