@@ -22,7 +22,7 @@ from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
-from atom.sizing.options.option import options_of
+from atom.sizing.options.option import sorted_into
 from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOptions
 from atom.sizing.options.scheduling import SchedulerOptions
 from atom.sizing.reproducibility import ReproducibleOptions
@@ -61,8 +61,7 @@ class EngineOptions:
                 if name in values:
                     parts[name] = values.pop(name)
                 continue
-            own = {each.name: each.attribute for each in options_of(kind)}
-            parts[name] = kind(**{own[key]: values.pop(key) for key in own.keys() & values.keys()})
+            parts[name] = sorted_into(kind, values)
         if values:
             raise TypeError(
                 f"unknown options {', '.join(sorted(values))}; the options are the flags of atom "

@@ -14,10 +14,10 @@ import msgspec
 
 from atom.errors import ConfigError
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
+from atom.sizing.options.drafting import MOST_DRAFTS, USUAL_DRAFTS
 
-MOST_DRAFTS = 16
 MOST_MATCHED = 64  # tokens that a look-up compares
-_FEWEST_MATCHED, _USUALLY_MATCHED, _USUAL_DRAFTS = 1, 8, 5
+_FEWEST_MATCHED, _USUALLY_MATCHED = 1, 8
 _SUPPORTED = (
     "methods: ngram (the request's own tokens, with prompt_lookup_min and prompt_lookup_max), mtp "
     "(the checkpoint's own draft layer) and eagle3 (with model, folder or hub id of what drafts); "
@@ -34,7 +34,7 @@ class SpeculativeConfig:
     eagle3."""
 
     method: str = "ngram"
-    num_tokens: int = _USUAL_DRAFTS
+    num_tokens: int = USUAL_DRAFTS
     fewest_matched: int = _FEWEST_MATCHED
     most_matched: int = _USUALLY_MATCHED
     adaptive: bool = True
@@ -49,7 +49,7 @@ class SpeculativeConfig:
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     method: str | None = None
     model: str | None = None
-    num_speculative_tokens: int = _USUAL_DRAFTS
+    num_speculative_tokens: int = USUAL_DRAFTS
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     adaptive: bool = True

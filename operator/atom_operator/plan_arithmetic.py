@@ -58,7 +58,7 @@ def _kv_terms(
 ) -> tuple[KvTerm, ...]:
     element = kv_element(facts, engine, accelerator)
     drafts = speculation(engine)
-    return kv_terms(facts, element, engine.tensor_parallel, drafts, engine.block_size)
+    return kv_terms(facts, element, engine.tensor_parallel, drafts, engine.cache.block_size)
 
 
 def _weights(engine: EngineOptions, accelerator: Accelerator, facts: ModelFacts) -> str:

@@ -50,19 +50,6 @@ def test_copies_of_the_model_are_the_engines_ranks() -> None:
     assert "--data-parallel-size" not in one, "an older image may not know it"
 
 
-def test_defaults_of_the_operator_are_those_of_the_engine() -> None:
-    # On a GPU; on CPUs the operator chooses smaller batches, and says so with flags.
-    plan = make_plan(accelerator={"type": "amd", "product": "MI300X"})
-    rendered = values_of(
-        options_from_args(build_parser().parse_args(["serve", *engine_args(plan)]))
-    )
-    bare = values_of(options_from_args(build_parser().parse_args(["serve", "--model", "m"])))
-    for name in ("max_num_seqs", "block_size", "gpu_memory_utilization", "enable_prefix_caching"):
-        assert getattr(rendered, name) == getattr(bare, name), name
-    assert rendered.scheduling_policy == bare.scheduling_policy
-    assert rendered.max_num_batched_tokens == bare.max_num_batched_tokens
-
-
 def test_planned_bytes_per_token_are_the_engines() -> None:
     example = yaml.safe_load((ROOT / "examples" / "atom-tiny.yaml").read_text())
     plan = make_plan(**{key: example["spec"][key] for key in ("model", "engine", "accelerator")})

@@ -22,11 +22,21 @@ from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.attention import StateLayer
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
+from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.model import ModelOptions
+from atom.sizing.options.option import sorted_into
+from atom.sizing.options.scheduling import SchedulerOptions
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import Device
 from atom_operator.constants import Reason
-from atom_operator.domain import Accelerator, Capacity, FactsLookup
+from atom_operator.domain import (
+    Accelerator,
+    Capacity,
+    FactsLookup,
+    ServingOptions,
+    SpeculativeOptions,
+)
 from atom_operator.domain import EngineOptions as PlannedOptions
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
@@ -96,17 +106,20 @@ def facts_of(folder: Path) -> ModelFacts:
     return ModelFacts.from_hf_config(json.loads((folder / "config.json").read_text()))
 
 
-def planned(folder: Path, **options: Any) -> Capacity:
+def planned(folder: Path, drafts: SpeculativeOptions | None = None, **options: Any) -> Capacity:
     lookup: FactsLookup = facts_from_text((folder / "config.json").read_text(), "config.json")
     assert lookup.reason is Reason.FITS
-    asked = {"kv_cache_dtype": "auto", **OPTIONS, **options}
-    defaults: dict[str, Any] = {
-        "image": "", "served_name": "", "prefix_caching": True, "scheduling_policy": "mixed",
-        "tensor_parallel": 1, "nodes": 1, "drain_seconds": 1, "extra_args": (), "env": (),
-    }  # fmt: skip
-    verdict = judge_capacity(
-        lookup, PlannedOptions(**defaults, **asked), Accelerator("cpu", MEMORY_BYTES)
+    asked: dict[str, Any] = {**OPTIONS, **options}
+    planned_options = PlannedOptions(
+        image="",
+        serving=ServingOptions(served_name="", drain_seconds=1),
+        model=sorted_into(ModelOptions, asked),
+        scheduler=sorted_into(SchedulerOptions, asked),
+        cache=sorted_into(CacheOptions, asked),
+        speculative=drafts or SpeculativeOptions(),
     )
+    assert not asked, "every option belongs to a part"
+    verdict = judge_capacity(lookup, planned_options, Accelerator("cpu", MEMORY_BYTES))
     assert verdict.capacity is not None, verdict.message
     return verdict.capacity
 
@@ -153,7 +166,7 @@ def test_of_the_inputs_that_states_keep_of_drafts(
     folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS["kimi-linear-odd"])
     drafts = SpeculativeConfig(num_tokens=2)
     found = Measured(folder, monkeypatch, speculative=drafts)
-    plan = planned(folder, speculative_tokens=2, speculative_method="ngram")
+    plan = planned(folder, SpeculativeOptions(tokens=2, method="ngram"))
     check(plan, found)
     assert found.states == found.report.state_bytes == plan.state_bytes
 
@@ -206,7 +219,7 @@ def test_a_layer_that_drafts_turns_by_the_models_table(
     folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
     add_layer(folder)
     found = Measured(folder, monkeypatch, speculative=SpeculativeConfig(method="mtp", num_tokens=2))
-    check(planned(folder, speculative_tokens=2, speculative_method="mtp"), found)
+    check(planned(folder, SpeculativeOptions(tokens=2, method="mtp")), found)
     assert found.tables == rotary_bytes(facts_of(folder), OPTIONS["max_model_len"])
 
 
@@ -217,9 +230,7 @@ def test_a_draft_models_table_is_beside_the_models(
     make_eagle3(draft, folder, draft_vocabulary=64)
     asked = SpeculativeConfig(method="eagle3", num_tokens=2, draft_model=str(draft))
     found = Measured(folder, monkeypatch, speculative=asked)
-    plan = planned(
-        folder, speculative_tokens=2, speculative_method="eagle3", draft_facts=facts_of(draft)
-    )
+    plan = planned(folder, SpeculativeOptions(tokens=2, method="eagle3", facts=facts_of(draft)))
     check(plan, found)
     both = (rotary_bytes(facts_of(each), OPTIONS["max_model_len"]) for each in (folder, draft))
     assert found.tables == sum(both)

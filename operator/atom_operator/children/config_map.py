@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from atom_operator import constants
+from atom_operator.api.v1alpha1.engine import ENGINE_FIELDS
+from atom_operator.api.v1alpha1.option_field import in_spec
 from atom_operator.children import naming
 from atom_operator.domain import EngineOptions, Identity, Manifest, ModelPlan, Plan
 
@@ -57,9 +59,6 @@ def inspected_config_map(identity: Identity, model: ModelPlan) -> Manifest | Non
 
 
 def _decisions(plan: Plan) -> dict[str, Any]:
-    engine = msgspec.to_builtins(plan.engine)
-    # Environment values may be confidential; they belong to the pod only.
-    engine["env"] = [variable["name"] for variable in plan.engine.env]
     scaling = plan.integrations.autoscaling
     return {
         "autoscaling": scaling.targets if scaling else None,
@@ -67,11 +66,29 @@ def _decisions(plan: Plan) -> dict[str, Any]:
             "argument": plan.model.location.argument,
             "revision": plan.model.location.revision,
         },
-        "engine": engine,
+        "engine": _engine(plan.engine),
         "accelerator": plan.accelerator,
         "capacity": plan.capacity,
         "rollout": {"strategy": plan.rollout.chosen.strategy, "reason": plan.rollout.chosen.reason},
         "startup_budget_seconds": plan.rollout.startup_budget_seconds,
+    }
+
+
+def _engine(engine: EngineOptions) -> dict[str, Any]:
+    """Return the options by the names of their fields in the spec, where there is one."""
+    serving, drafts = engine.serving, engine.speculative
+    rest = ("image", "tensor_parallel", "data_parallel", "expert_parallel", "nodes", "lora")
+    return {
+        **{name: getattr(engine, name) for name in (*rest, "sleep_idle_seconds")},
+        **msgspec.to_builtins(serving),
+        # Environment values may be confidential; they belong to the pod only.
+        "env": [variable["name"] for variable in serving.env],
+        **{name: in_spec(each, engine.value(each)) for name, each in ENGINE_FIELDS.items()},
+        "speculative_tokens": drafts.tokens,
+        "speculative_method": drafts.method,
+        "speculative_adaptive": drafts.adaptive,
+        "draft_model": drafts.model,
+        "draft_facts": drafts.facts,
     }
 
 

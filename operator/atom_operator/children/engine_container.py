@@ -21,6 +21,11 @@ from atom_operator.children.endpoint_picker.cache_events import (
 )
 from atom_operator.children.leader_worker_set import group_arguments, group_environment
 from atom_operator.children.model_sources.bucket_access import bucket_environment
+from atom_operator.children.option_arguments import (
+    changed_options,
+    stated_switches,
+    stated_values,
+)
 from atom_operator.domain import (
     Accelerator,
     EngineOptions,
@@ -28,12 +33,12 @@ from atom_operator.domain import (
     Plan,
     PodsPlan,
     RolloutPlan,
+    SpeculativeOptions,
 )
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.
 PRE_STOP_SECONDS = 5
 COMMAND = ["python3", "-m", "atom.entrypoints.openai_server"]
-_SCHEDULING_POLICY = {"mixed": "mixed", "prefillFirst": "prefill_first"}
 _STARTUP_PERIOD_SECONDS = {"cpu": 2, "amd": 10}
 # Host cores and GiB for each copy of the model: staging of weights, tokenisation, the server. No
 # memory limit: page cache of the weights would count against it.
@@ -75,30 +80,22 @@ def engine_container(plan: Plan) -> dict[str, Any]:
 def engine_args(plan: Plan) -> list[str]:
     """Return the engine's command line; extraArgs come last."""
     engine: EngineOptions = plan.engine
-    pairs: list[tuple[str, object]] = [
+    place: list[tuple[str, object]] = [
         ("--model", plan.model.location.argument),
-        ("--served-model-name", engine.served_name),
+        ("--served-model-name", engine.serving.served_name),
         ("--host", "::"),
         ("--server-port", constants.ENGINE_PORT),
-        ("--max-model-len", engine.max_model_len),
-        ("--max-num-seqs", engine.max_num_seqs),
-        ("--max-num-batched-tokens", engine.max_num_batched_tokens),
-        ("--block-size", engine.block_size),
-        ("--gpu-memory-utilization", f"{engine.gpu_memory_utilization:g}"),
-        ("--kv-cache-dtype", engine.kv_cache_dtype),
-        ("--scheduling-policy", _SCHEDULING_POLICY[engine.scheduling_policy]),
+    ]
+    sizes: list[tuple[str, object]] = [
         ("--tensor-parallel-size", engine.tensor_parallel),
         # Left out for one copy: an older image may not know it.
         ("--data-parallel-size", engine.data_parallel if engine.data_parallel > 1 else None),
         ("--revision", plan.model.location.revision),
-        ("--drain-seconds", engine.drain_seconds),
+        ("--drain-seconds", engine.serving.drain_seconds),
         ("--startup-budget-seconds", plan.rollout.startup_budget_seconds),
     ]
-    args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
-    args.append(
-        "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
-    )
-    if engine.handover:
+    args = [*_words(place), *stated_values(engine), *_words(sizes), *stated_switches(engine)]
+    if engine.serving.handover:
         fronted = plan.integrations.frontend is not None
         url = (
             naming.workers_url(plan.identity.key)
@@ -107,30 +104,38 @@ def engine_args(plan: Plan) -> list[str]:
         )
         args.extend(["--handover-url", url])
     args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
-    if engine.reproducible:
-        args.append("--reproducible")
+    args.extend(changed_options(engine))
     if engine.sleep_idle_seconds is not None:
         args.extend(["--enable-sleep-mode", "--sleep-idle-seconds", str(engine.sleep_idle_seconds)])
     if engine.expert_parallel:
         args.append("--enable-expert-parallel")
     if engine.shares_experts:
         args.append("--enable-dp-attention")
-    if engine.speculative_method is not None:
-        tokens = str(engine.speculative_tokens)
-        args.extend(["--method", engine.speculative_method, "--num-speculative-tokens", tokens])
-    if not engine.speculative_adaptive:
-        args.extend(["--speculative-config", '{"adaptive": false}'])
-    if engine.draft_model is not None:
-        args.extend(["--draft-model", engine.draft_model])
-    if engine.api_key_secret is not None:
+    args.extend(_draft_arguments(engine.speculative))
+    if engine.serving.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
     args.extend(lora_arguments(engine))
     return [
         *args,
         *group_arguments(plan.engine),
         *event_arguments(plan.engine, plan.integrations),
-        *engine.extra_args,
+        *engine.serving.extra_args,
     ]
+
+
+def _words(pairs: list[tuple[str, object]]) -> list[str]:
+    return [text for flag, value in pairs if value is not None for text in (flag, str(value))]
+
+
+def _draft_arguments(drafts: SpeculativeOptions) -> list[str]:
+    args = []
+    if drafts.method is not None:
+        args += ["--method", drafts.method, "--num-speculative-tokens", str(drafts.tokens)]
+    if not drafts.adaptive:
+        args += ["--speculative-config", '{"adaptive": false}']
+    if drafts.model is not None:
+        args += ["--draft-model", drafts.model]
+    return args
 
 
 def lora_arguments(engine: EngineOptions) -> list[str]:
@@ -161,7 +166,7 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
         | bucket_environment(plan.model.location.bucket)
         | event_environment(plan.engine, plan.integrations)
     )
-    for variable in plan.engine.env:
+    for variable in plan.engine.serving.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())
 
@@ -173,7 +178,7 @@ def _hub_token(engine: EngineOptions, location: ModelLocation) -> dict[str, dict
     if volumes.adapters_token(engine, location) is not None:
         return {"HF_TOKEN_PATH": {"name": "HF_TOKEN_PATH", "value": volumes.HUB_TOKEN_PATH}}
     draft, fetched, token = (
-        engine.draft_model,
+        engine.speculative.model,
         location.download,
         location.token_secret,
     )

@@ -118,7 +118,7 @@ def _overload(
     engine: EngineOptions, integrations: Integrations, of: Selector, what: str
 ) -> list[_Alert]:
     scaling = integrations.autoscaling
-    waiting = scaling.targets.waiting if scaling else max(1, engine.max_num_seqs // 10)
+    waiting = scaling.targets.waiting if scaling else max(1, engine.scheduler.max_num_seqs // 10)
     buckets = f"sum by (le) (rate({of('atom:time_to_first_token_seconds_bucket')}[5m]))"
     return [
         _Alert(

@@ -35,7 +35,7 @@ def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield _of_picker(plan.identity.key, plan.engine, plan.integrations)
     if plan.integrations.frontend is not None:
         yield _of_peers(naming.frontend_labels(plan.identity.key.name))
-    if plan.engine.handover:
+    if plan.engine.serving.handover:
         yield _of_peers(labels)
     if plan.engine.nodes > 1:  # ranks listen on ports that they choose
         yield {"from": [{"podSelector": {"matchLabels": labels}}]}

@@ -75,7 +75,7 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
-    if plan.engine.api_key_secret is not None:
+    if plan.engine.serving.api_key_secret is not None:
         mount = {"name": "api-key", "mountPath": _API_KEY_FOLDER, "readOnly": True}
         result.append(mount)
     if has_peers(plan.engine, plan.integrations):
@@ -125,8 +125,8 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": memory},
     ]
-    if plan.engine.api_key_secret is not None:
-        result.append(_renewed("api-key", plan.engine.api_key_secret, _API_KEY_FILE))
+    if plan.engine.serving.api_key_secret is not None:
+        result.append(_renewed("api-key", plan.engine.serving.api_key_secret, _API_KEY_FILE))
     if has_peers(plan.engine, plan.integrations):
         # As a folder, which the kubelet renews: each of its entries counts.
         peers = {"secretName": naming.peers_name(plan.identity.key)}
@@ -154,7 +154,7 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
 
 def has_peers(engine: EngineOptions, integrations: Integrations) -> bool:
     """Return whether the engines' servers hand answers to each other."""
-    return engine.handover or integrations.frontend is not None
+    return engine.serving.handover or integrations.frontend is not None
 
 
 def peer_arguments(engine: EngineOptions, integrations: Integrations) -> list[str]:

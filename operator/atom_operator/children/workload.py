@@ -215,7 +215,7 @@ def template_revision(template: Manifest) -> str:
 
 def stop_seconds(engine: EngineOptions) -> int:
     """Return how long a pod may take to end."""
-    return PRE_STOP_SECONDS + engine.drain_seconds + _STOP_MARGIN_SECONDS
+    return PRE_STOP_SECONDS + engine.serving.drain_seconds + _STOP_MARGIN_SECONDS
 
 
 def rendered_template(plan: Plan) -> Manifest:
@@ -237,8 +237,8 @@ def rendered_template(plan: Plan) -> Manifest:
         "containers": [engine_container(plan)],
         "volumes": volumes(plan),
     }
-    if plan.engine.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in plan.engine.pull_secrets]
+    if plan.engine.serving.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in plan.engine.serving.pull_secrets]
     first = (
         [preflight_container(plan.engine, plan.accelerator)] if plan.integrations.preflight else []
     )

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 from atom.sizing import ModelFacts, Sharding
+from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.execution import ExecutionOptions
+from atom.sizing.options.model import ModelOptions
+from atom.sizing.options.option import Option
+from atom.sizing.options.parallelism import HealthOptions, ParallelOptions
+from atom.sizing.options.scheduling import SchedulerOptions
 from atom_operator.constants import Reason
 from atom_operator.domain.devices import DeviceClaim
 
@@ -122,45 +128,81 @@ class Adapter:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """The engine's options with every default resolved; None leaves the choice to the engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """Configure the server in the pods, and its container. handover: open answers of an ending pod
+    continue on another. pull_secrets: those that the spec names. api_key_secret: name and key."""
 
-    image: str
     served_name: str
-    max_model_len: int | None
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_size: int
-    gpu_memory_utilization: float
-    kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"]
-    prefix_caching: bool
-    scheduling_policy: Literal["mixed", "prefillFirst"]
-    tensor_parallel: int  # devices of one copy of the model, over all the replica's nodes
-    nodes: int
     drain_seconds: int
-    extra_args: tuple[str, ...]
-    env: tuple[Mapping[str, Any], ...]
-    data_parallel: int = (
-        1  # copies of the model in each pod, or in a group those that share experts
-    )
-    expert_parallel: bool = False  # whole experts on each rank
-    handover: bool = False  # open answers of an ending pod continue on another
-    speculative_tokens: int = 0  # drafted per step; 0 for none
-    speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
-    speculative_adaptive: bool = True  # as many as pay off, up to the limit
-    draft_model: str | None = None  # that drafts, of method eagle3
-    draft_facts: ModelFacts | None = None  # its shape, if it is known
-    pull_secrets: tuple[str, ...] = ()  # that the spec names
-    api_key_secret: tuple[str, str] | None = None  # name, key
-    lora: LoraOptions | None = None  # None: no adapters are served
-    sleep_idle_seconds: int | None = None  # without a request; None: it never sleeps
-    reproducible: bool = False  # a row's result never depends on the others of its step
+    handover: bool = False
+    extra_args: tuple[str, ...] = ()
+    env: tuple[Mapping[str, Any], ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    api_key_secret: tuple[str, str] | None = None
 
     @property
     def argument_words(self) -> list[str]:
         """Return the spec's own arguments, options and their values apart."""
         return [word for argument in self.extra_args for word in argument.split("=")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeOptions:
+    """Configure drafts. tokens: drafted per step; 0 for none. adaptive: as many as pay off, up to
+    this limit. model: that drafts, of method eagle3; facts: its shape, if it is known."""
+
+    tokens: int = 0
+    method: Literal["ngram", "mtp", "eagle3"] | None = None
+    adaptive: bool = True
+    model: str | None = None
+    facts: ModelFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """The engine's options with every default resolved; None leaves the choice to the engine.
+
+    model, scheduler, cache, execution, parallel and health are the engine's own parts. nodes: over
+    which a replica's devices are spread. lora: None if no adapters are served. sleep_idle_seconds:
+    without a request; None: it never sleeps."""
+
+    image: str
+    serving: ServingOptions
+    model: ModelOptions = field(default_factory=ModelOptions)
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    parallel: ParallelOptions = field(default_factory=ParallelOptions)
+    health: HealthOptions = field(default_factory=HealthOptions)
+    nodes: int = 1
+    speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
+    lora: LoraOptions | None = None
+    sleep_idle_seconds: int | None = None
+
+    def value(self, option: Option) -> Any:
+        """Return the value of an engine's option that a field of spec.engine sets."""
+        parts = (
+            *(self.model, self.scheduler, self.cache),
+            *(self.execution, self.parallel, self.health),
+        )
+        part = next(each for each in parts if type(each) is option.part)
+        return getattr(part, option.attribute)
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Return the devices of one copy of the model, over all the replica's nodes."""
+        return self.parallel.tensor_parallel_size
+
+    @property
+    def data_parallel(self) -> int:
+        """Return the copies of the model in each pod, or in a group those that share experts."""
+        return self.parallel.data_parallel_size
+
+    @property
+    def expert_parallel(self) -> bool:
+        """Return whether each rank has whole experts."""
+        return self.parallel.expert_parallel
 
     @property
     def shares_experts(self) -> bool:

@@ -23,7 +23,7 @@ class RevisionInForce:
     @property
     def served_names(self) -> tuple[str, ...]:
         """Return every name by which some pod serves the model, this revision's first."""
-        return tuple(dict.fromkeys((self.plan.engine.served_name, *self.also_served)))
+        return tuple(dict.fromkeys((self.plan.engine.serving.served_name, *self.also_served)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,11 @@ def judge_capacity(
             "the device's memory is unknown, so nothing was planned; set "
             "spec.accelerator.product (such as MI300X) or spec.accelerator.memory",
         )
-    if options.draft_model is not None and options.draft_facts is None:
+    if options.speculative.model is not None and options.speculative.facts is None:
         return CapacityVerdict(
             "Unknown",
             Reason.MODEL_NOT_SIZED,
-            f"the shape of the draft model {options.draft_model} is unknown, so nothing was "
+            f"the shape of the draft model {options.speculative.model} is unknown, so nothing was "
             "planned; give its config.json in spec.engine.speculative.draftConfig",
         )
     case = _Case(facts, options, accelerator, site)
@@ -138,25 +138,25 @@ def cache_layout(facts: ModelFacts, options: EngineOptions, accelerator: Acceler
     """Return the KV cache of one device."""
     element = kv_element(facts, options, accelerator)
     ranks, drafts = options.tensor_parallel, speculation(options)
-    return kv_layout(facts, element, ranks, drafts, options.block_size)
+    return kv_layout(facts, element, ranks, drafts, options.cache.block_size)
 
 
 def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvElement:
     """Choose the cache's element; auto is the type that the model computes in."""
     compute = KvElement(_compute_bytes(facts, accelerator))
-    return KV_ELEMENTS.get(options.kv_cache_dtype, compute)
+    return KV_ELEMENTS.get(options.cache.kv_cache_dtype, compute)
 
 
 def speculation(options: EngineOptions) -> Speculation:
     """Describe the source of drafts: the model's own draft layers, a draft model, the text alone,
     or none."""
-    by_layers = options.speculative_method != "ngram"
-    return Speculation(options.speculative_tokens, options.draft_facts, by_layers)
+    drafts = options.speculative
+    return Speculation(drafts.tokens, drafts.facts, by_layers=drafts.method != "ngram")
 
 
 def loads_own_drafts(options: EngineOptions) -> bool:
     """Return whether the checkpoint's draft layers are part of the weights in memory."""
-    return options.speculative_method == "mtp"
+    return options.speculative.method == "mtp"
 
 
 def _compute_bytes(facts: ModelFacts, accelerator: Accelerator) -> int:
@@ -170,7 +170,7 @@ def stored_bytes(accelerator: Accelerator) -> int | None:
 
 def longest(facts: ModelFacts, options: EngineOptions) -> int:
     """Return the number of tokens of the longest sequence that is served."""
-    return options.max_model_len or facts.max_position_embeddings
+    return options.model.max_model_len or facts.max_position_embeddings
 
 
 def held_parts(
@@ -182,10 +182,11 @@ def held_parts(
     sharding = held_as(facts, options, accelerator)
     parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
     tables = rotary_bytes(facts, positions)
-    if options.draft_facts is not None:
-        size = options.draft_facts.weight_bytes(stored, options.tensor_parallel)
+    drafter = options.speculative.facts
+    if drafter is not None:
+        size = drafter.weight_bytes(stored, options.tensor_parallel)
         parts = (*parts, WeightPart("draft model", size, sharded=True))
-        tables += rotary_bytes(options.draft_facts, positions)
+        tables += rotary_bytes(drafter, positions)
     rooms = _adapter_rooms(facts, options, accelerator)
     return (*parts, WeightPart("rotary tables", tables, sharded=False), *rooms)
 
@@ -235,7 +236,7 @@ def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator)
 
 def _without_aiter(options: EngineOptions) -> bool:
     """Return whether the spec's own arguments leave experts to another backend."""
-    words = options.argument_words
+    words = options.serving.argument_words
     for option, value, *more in zip(words, words[1:], [*words[2:], ""], strict=False):
         if option == "--backend" and value not in ("auto", "aiter"):
             return True
@@ -253,12 +254,12 @@ def _capacity(
         memory_bytes //= max(1, options.devices_per_pod)  # ranks share their pod's
     total_bytes = int(memory_bytes * correction.total)
     limits = RunLimits(
-        block_size=options.block_size,
-        max_num_seqs=options.max_num_seqs,
+        block_size=options.cache.block_size,
+        max_num_seqs=options.scheduler.max_num_seqs,
         max_model_len=longest(facts, options),
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        num_speculative_tokens=options.speculative_tokens,
-        prefix_caching=options.prefix_caching,
+        max_num_batched_tokens=options.scheduler.max_num_batched_tokens,
+        num_speculative_tokens=options.speculative.tokens,
+        prefix_caching=options.cache.enable_prefix_caching,
     )
     weights_bytes = sum(part.size_bytes for part in held_parts(facts, options, accelerator))
     activations = activation_bytes(
@@ -277,7 +278,7 @@ def _capacity(
     layout = cache_layout(facts, options, accelerator)
     memory = DeviceMemory(
         total_bytes=total_bytes,
-        utilization=options.gpu_memory_utilization,
+        utilization=options.cache.gpu_memory_utilization,
         weights_bytes=weights_bytes,
         activation_bytes=int(activations * correction.reserve),
         overhead_bytes=reserve_bytes - int(activations * correction.reserve),
@@ -285,7 +286,9 @@ def _capacity(
     )
     running = running_sequences(memory, layout, limits)
     if running < limits.max_num_seqs:  # as the engine continues: with the needs of fewer rows
-        fewer = _capacity(facts, replace(options, max_num_seqs=running), accelerator, correction)
+        scheduler = replace(options.scheduler, max_num_seqs=running)
+        smaller = replace(options, scheduler=scheduler)
+        fewer = _capacity(facts, smaller, accelerator, correction)
         return replace(fewer, bounded_sequences=running)
     budget = plan_kv_cache(memory, layout, limits)
     one = concurrency_table(budget, limits)

@@ -24,7 +24,7 @@ def expert_heap_bytes(options: EngineOptions) -> int:
     rank."""
     if not options.shares_experts or not _chooses_mori(options):
         return 0
-    said = [entry.get("value") for entry in options.env if entry.get("name") == _VARIABLE]
+    said = [entry.get("value") for entry in options.serving.env if entry.get("name") == _VARIABLE]
     match = _SIZE.fullmatch(str(said[-1]).strip()) if said else None
     if match is None:  # nothing that can be read here: another object's value, or MORI's own error
         return _DEFAULT_BYTES
@@ -33,6 +33,6 @@ def expert_heap_bytes(options: EngineOptions) -> int:
 
 def _chooses_mori(options: EngineOptions) -> bool:
     """Return whether the last `--expert-exchange` chooses mori, in one word or in two."""
-    words = pairwise(options.argument_words)
+    words = pairwise(options.serving.argument_words)
     chosen = [value for option, value in words if option == "--expert-exchange"]
     return bool(chosen) and chosen[-1] == "mori"

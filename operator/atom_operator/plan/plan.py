@@ -65,20 +65,22 @@ def build_plan(
     """
     lookup, learned = findings.lookup, findings.learned
     accelerator = choose_accelerator(spec.accelerator, findings.memory_on_nodes)
-    if options.max_model_len is None and lookup.facts is not None and lookup.pinned:
+    if options.model.max_model_len is None and lookup.facts is not None and lookup.pinned:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
-        options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
+        longest = lookup.facts.max_position_embeddings
+        options = replace(options, model=replace(options.model, max_model_len=longest))
     key = learning_key(model, options, accelerator)
     evidence = evidence_for(key, learned)
     times = evidence.startup if evidence else None
     budget = startup_budget_seconds(
-        lookup.facts, model.kind, accelerator, times, options.draft_facts
+        lookup.facts, model.kind, accelerator, times, options.speculative.facts
     )
-    needed = progress_deadline_seconds(budget, options.drain_seconds)
+    drain_seconds = options.serving.drain_seconds
+    needed = progress_deadline_seconds(budget, drain_seconds)
     asked_deadline = spec.rollout.progress_deadline_seconds
     return Plan(
         identity=Identity(*owner, spec.service_account_name, objects=_objects(spec.objects)),
-        spec=SpecPlan(warnings=deadline_warnings(asked_deadline, budget, options.drain_seconds)),
+        spec=SpecPlan(warnings=deadline_warnings(asked_deadline, budget, drain_seconds)),
         model=ModelPlan(model, lookup.facts),
         engine=options,
         accelerator=accelerator,

@@ -26,7 +26,8 @@ from atom.sizing import (
 )
 from atom.sizing.attention.kinds import CacheKind
 from atom_operator.api.v1alpha1.common import memory_quantity
-from atom_operator.domain import Accelerator, EngineOptions
+from atom_operator.api.v1alpha1.option_field import spec_path
+from atom_operator.domain import Accelerator, EngineOptions, SpeculativeOptions
 from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import (
     PRODUCTS,
@@ -45,10 +46,11 @@ _MEMORY_STEP_BYTES = 256 * 1024**2
 _MOST_MEMORY_STEPS = 4096  # a terabyte; a larger lack needs another model
 # The usual fp8 checkpoint: DeepSeek's, Qwen's.
 _BLOCK_FP8 = QuantizationScheme(method="fp8", default=replace(ONLINE["fp8"], method="fp8"))
-_LORA_FIELDS = {
-    "max_loras": "maxLoras",
-    "max_cpu_loras": "maxCpuLoras",
-    "max_rank": "maxLoraRank",
+# The numbers of `LoraOptions` with their options, in the order of trial.
+_LORA_NUMBERS = {
+    "max_loras": "max_loras",
+    "max_cpu_loras": "max_cpu_loras",
+    "max_rank": "max_lora_rank",
 }
 _NOT_YET = "once the engine can do it, which this version does not"
 
@@ -77,7 +79,7 @@ def remedies(misfit: Misfit, fits: Fits) -> str:
 def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
     error = misfit.error
     if error.reason is DoesNotFitReason.CONTEXT:
-        yield f"set spec.engine.maxModelLen to at most {error.max_context_tokens}"
+        yield f"set {spec_path('max_model_len')} to at most {error.max_context_tokens}"
     yield from _less_room_for_steps(misfit, fits)
     yield from _fewer_drafts(misfit, fits)
     yield from _fewer_adapters(misfit, fits)
@@ -93,11 +95,12 @@ def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _less_room_for_steps(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    options = misfit.options
-    tokens = options.max_num_batched_tokens // 2
-    while tokens >= max(_LEAST_BATCHED_TOKENS, options.max_num_seqs):
-        if fits(replace(options, max_num_batched_tokens=tokens), misfit.memory_bytes, misfit.facts):
-            yield f"set spec.engine.maxNumBatchedTokens to at most {tokens}"
+    options, scheduler = misfit.options, misfit.options.scheduler
+    tokens = scheduler.max_num_batched_tokens // 2
+    while tokens >= max(_LEAST_BATCHED_TOKENS, scheduler.max_num_seqs):
+        changed = replace(options, scheduler=replace(scheduler, max_num_batched_tokens=tokens))
+        if fits(changed, misfit.memory_bytes, misfit.facts):
+            yield f"set {spec_path('max_num_batched_tokens')} to at most {tokens}"
             return
         tokens //= 2
 
@@ -105,19 +108,14 @@ def _less_room_for_steps(misfit: Misfit, fits: Fits) -> Iterator[str]:
 def _fewer_drafts(misfit: Misfit, fits: Fits) -> Iterator[str]:
     """Suggest fewer drafts. Each has logits for every sequence; without any, the drafter's weights
     and cache are freed too."""
-    options = misfit.options
-    for tokens in range(options.speculative_tokens - 1, 0, -1):
-        if fits(replace(options, speculative_tokens=tokens), misfit.memory_bytes, misfit.facts):
-            yield f"set spec.engine.speculative.tokens to at most {tokens}"
+    options, drafts = misfit.options, misfit.options.speculative
+    for tokens in range(drafts.tokens - 1, 0, -1):
+        changed = replace(options, speculative=replace(drafts, tokens=tokens))
+        if fits(changed, misfit.memory_bytes, misfit.facts):
+            yield f"set {spec_path('num_speculative_tokens')} to at most {tokens}"
             return
-    without = replace(
-        options,
-        speculative_tokens=0,
-        speculative_method=None,
-        draft_model=None,
-        draft_facts=None,
-    )
-    if options.speculative_tokens and fits(without, misfit.memory_bytes, misfit.facts):
+    without = replace(options, speculative=SpeculativeOptions())
+    if drafts.tokens and fits(without, misfit.memory_bytes, misfit.facts):
         yield "leave out spec.engine.speculative"
 
 
@@ -125,12 +123,12 @@ def _fewer_adapters(misfit: Misfit, fits: Fits) -> Iterator[str]:
     lora = misfit.options.lora
     if lora is None:
         return
-    for name in ("max_loras", "max_cpu_loras", "max_rank"):
+    for name, option in _LORA_NUMBERS.items():
         count = getattr(lora, name) // 2
         while count:
             fewer = replace(lora, **{name: count})
             if fits(replace(misfit.options, lora=fewer), misfit.memory_bytes, misfit.facts):
-                yield f"set spec.engine.lora.{_LORA_FIELDS[name]} to at most {count}"
+                yield f"set {spec_path(option)} to at most {count}"
                 return
             count //= 2
     if fits(replace(misfit.options, lora=None), misfit.memory_bytes, misfit.facts):
@@ -138,11 +136,12 @@ def _fewer_adapters(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    first = int(misfit.options.gpu_memory_utilization * 100) + 1
+    options, cache = misfit.options, misfit.options.cache
+    first = int(cache.gpu_memory_utilization * 100) + 1
     for percent in range(first, _MOST_UTILIZATION_PERCENT + 1):
-        changed = replace(misfit.options, gpu_memory_utilization=percent / 100)
+        changed = replace(options, cache=replace(cache, gpu_memory_utilization=percent / 100))
         if fits(changed, misfit.memory_bytes, misfit.facts):
-            yield f"raise spec.engine.gpuMemoryUtilization to at least {percent / 100:g}"
+            yield f"raise {spec_path('gpu_memory_utilization')} to at least {percent / 100:g}"
             return
 
 
@@ -192,7 +191,8 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
     experts = options.expert_parallel
     # On the nodes that there are: more of them are another network's question.
     for ranks in valid_tensor_parallel_sizes(facts, options.nodes, expert_parallel=experts):
-        changed = replace(options, tensor_parallel=ranks)
+        parallel = replace(options.parallel, tensor_parallel_size=ranks)
+        changed = replace(options, parallel=parallel)
         if ranks <= options.tensor_parallel or not fits(changed, misfit.memory_bytes, facts):
             continue
         latent = any(layer.attention.cache is CacheKind.LATENT for layer in facts.layers)
@@ -214,7 +214,8 @@ def _more_sharers(misfit: Misfit, fits: Fits) -> Iterator[str]:
     options = misfit.options
     for ranks in range(options.data_parallel + 1, MAX_TENSOR_PARALLEL * options.nodes + 1):
         asked = ExpertOptions(data_parallel=ranks, nodes=options.nodes)
-        changed = replace(options, data_parallel=ranks)
+        parallel = replace(options.parallel, data_parallel_size=ranks)
+        changed = replace(options, parallel=parallel)
         if expert_parallel_problem(misfit.facts, asked) is None and fits(
             changed, misfit.memory_bytes, misfit.facts
         ):
@@ -224,12 +225,13 @@ def _more_sharers(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
     """Yield a cache with smaller elements, where the present ones are larger."""
-    for name in _smaller_than(misfit.options.kv_cache_dtype):
-        changed = replace(misfit.options, kv_cache_dtype=name)
+    options, cache = misfit.options, misfit.options.cache
+    for name in _smaller_than(cache.kv_cache_dtype):
+        changed = replace(options, cache=replace(cache, kv_cache_dtype=name))
         if any(kv_cache_problems(misfit.facts, name)):
             continue
         if fits(changed, misfit.memory_bytes, misfit.facts):
-            yield f"set spec.engine.kvCacheDtype to {name}"
+            yield f"set {spec_path('kv_cache_dtype')} to {name}"
             return
 
 

@@ -42,10 +42,10 @@ def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Cap
     """Return the number of requests of the typical length that one replica holds at the same
     time."""
     context = min(asked.typical_context_tokens or _TYPICAL_CONTEXT_TOKENS, capacity.max_model_len)
-    blocks = -(-context // options.block_size)
+    blocks = -(-context // options.cache.block_size)
     copies = options.data_parallel  # a sequence is on one of them
-    held = capacity.kv_tokens // options.block_size // copies // blocks
-    each = min(options.max_num_seqs, held)
+    held = capacity.kv_tokens // options.cache.block_size // copies // blocks
+    each = min(options.scheduler.max_num_seqs, held)
     return each * copies
 
 

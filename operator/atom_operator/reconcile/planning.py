@@ -243,11 +243,13 @@ def _with_draft_facts(
         return options
     place = "spec.engine.speculative.draftConfig"
     if asked.draft_config is None:
-        return replace(options, draft_facts=facts_from_catalogue(asked.draft_model).facts)
-    try:
-        return replace(options, draft_facts=facts_from_config(asked.draft_config, place).facts)
-    except ModelFactsError as error:
-        return FieldProblem(place, str(error))
+        facts = facts_from_catalogue(asked.draft_model).facts
+    else:
+        try:
+            facts = facts_from_config(asked.draft_config, place).facts
+        except ModelFactsError as error:
+            return FieldProblem(place, str(error))
+    return replace(options, speculative=replace(options.speculative, facts=facts))
 
 
 def _facts_field(spec: AtomDeploymentSpec) -> str:

@@ -218,7 +218,7 @@ class Reconciler:
             return seen, ()
         observed, engines = seen.observed, seen.engines
         failed: tuple[Refusal, ...] = ()
-        if serving.engine.speculative_method is not None:
+        if serving.engine.speculative.method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
         if serving.engine.sleep_idle_seconds is not None:
             engines = replace(engines, sleep=await ask_sleep(metrics, observed))

@@ -95,7 +95,7 @@ def _figures_again(decision: Decision, observed: Observed) -> float | None:
     either."""
     engine = decision.serving.engine if decision.serving is not None else None
     tells = engine is not None and (
-        engine.speculative_method is not None or engine.sleep_idle_seconds is not None
+        engine.speculative.method is not None or engine.sleep_idle_seconds is not None
     )
     return _FIGURES_SECONDS if tells and any(pod.ready for pod in observed.pods) else None
 

@@ -250,7 +250,7 @@ def revision_that_serves(
     if run.pods.name not in serving and there:
         other = known[there[0]]
         found = replace(other, plan=with_newest(other.plan, run.plan))
-    names = tuple(dict.fromkeys(known[name].plan.engine.served_name for name in there))
+    names = tuple(dict.fromkeys(known[name].plan.engine.serving.served_name for name in there))
     return replace(found, also_served=names)
 
 

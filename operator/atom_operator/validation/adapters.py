@@ -9,20 +9,10 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
 from atom_operator.validation.defaulting import locate_model, resolve_lora, served_name
+from atom_operator.validation.engine_flags import ADAPTER_FLAGS
 
 # Engine arguments that spec.engine.lora and spec.adapters set.
-_OWNED = {
-    "enable-lora": "spec.engine.lora",
-    "no-enable-lora": "spec.engine.lora",
-    "max-loras": "spec.engine.lora.maxLoras",
-    "max-lora-rank": "spec.engine.lora.maxLoraRank",
-    "max-cpu-loras": "spec.engine.lora.maxCpuLoras",
-    "lora-experts": "spec.engine.lora.experts",
-    "no-lora-experts": "spec.engine.lora.experts",
-    "lora-modules": "spec.adapters",
-    "lora-modules-file": "spec.adapters",
-    "allow-runtime-lora-updating": "spec.adapters",
-}
+_OWNED = {**ADAPTER_FLAGS, "lora-modules-file": "spec.adapters"}
 # One process and one node hold the list of adapters.
 _ONE_PROCESS = "api-server-count"
 

@@ -1,19 +1,30 @@
 """Spec + operator defaults → EngineOptions, ModelLocation: every open choice made, once.
 
-Defaults are defined here and not in the CRD, so that the operator writes nothing into a spec that
-Git owns. Pure; called by reconcile after validation.
+Defaults are those of the options' declarations, and are not written into the CRD: the operator
+writes nothing into a spec that Git owns. Pure; called by reconcile after validation.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from pydantic.alias_generators import to_snake
+
+from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.drafting import USUAL_DRAFTS
+from atom.sizing.options.execution import ExecutionOptions
+from atom.sizing.options.model import ModelOptions
+from atom.sizing.options.option import options_of
+from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOptions
+from atom.sizing.options.scheduling import SchedulerOptions
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import BucketSpec, ModelImageSpec
 from atom_operator.api.v1alpha1.engine import ApiKeySecretRef, EnvVar, SpeculativeSpec
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.api.v1alpha1.lora import LoraSpec
+from atom_operator.api.v1alpha1.option_field import default_of, from_spec
 from atom_operator.constants import MODEL_IMAGE_DIRECTORY, MODELS_DIRECTORY
 from atom_operator.domain import (
     Adapter,
@@ -23,22 +34,17 @@ from atom_operator.domain import (
     LoraOptions,
     ModelImage,
     ModelLocation,
+    ServingOptions,
     SourceKind,
+    SpeculativeOptions,
 )
 
 _T = TypeVar("_T")
 
 DEFAULT_DRAIN_SECONDS = 120
-# The engine's own defaults; a contract test compares.
-_MAX_NUM_SEQS = 512
-_MAX_NUM_BATCHED_TOKENS = 16_384
-# Of adapters: the engine's rank, and enough of them that a list can grow without a rollout.
-_MAX_LORAS, _MAX_LORA_RANK, _MAX_CPU_LORAS = 4, 16, 16
 _IDLE_SECONDS = 600  # without a request, before a pod sleeps
 # Where images of models have their files, by the custom of modelcars.
 _IMAGE_FOLDER = "/models"
-# Drafted by look-up, which costs next to nothing: the engine's own default.
-_NGRAM_TOKENS = 5
 
 
 def locate_model(spec: AtomDeploymentSpec, *, image_volumes: bool = False) -> ModelLocation:
@@ -96,11 +102,11 @@ def resolve_lora(lora: LoraSpec | None, model_claim: str | None = None) -> LoraO
     """Resolve the pods' room for adapters. model_claim: a claim that is mounted anyway."""
     if lora is None:
         return None
-    max_loras = _or(lora.max_loras, _MAX_LORAS)
+    max_loras = _or(lora.max_loras, default_of("max_loras"))
     return LoraOptions(
         max_loras=max_loras,
-        max_rank=_or(lora.max_lora_rank, _MAX_LORA_RANK),
-        max_cpu_loras=_or(lora.max_cpu_loras, max(max_loras, _MAX_CPU_LORAS)),
+        max_rank=_or(lora.max_lora_rank, default_of("max_lora_rank")),
+        max_cpu_loras=_or(lora.max_cpu_loras, max(max_loras, default_of("max_cpu_loras"))),
         claims=tuple(claim for claim in lora.claims or () if claim != model_claim),
         experts=bool(lora.experts),
     )
@@ -113,40 +119,79 @@ def _folder_name(revision: str | None) -> str:
 
 def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
     """Resolve the engine's options; `image`: of spec.engine.image or the operator's default."""
-    engine = spec.engine
-    # A step holds every running sequence: the one that is given bounds the other's default.
-    max_num_seqs = _or(
-        engine.max_num_seqs, min(_MAX_NUM_SEQS, _or(engine.max_num_batched_tokens, _MAX_NUM_SEQS))
-    )
-    batched = max(max_num_seqs, _MAX_NUM_BATCHED_TOKENS)
+    drafts = spec.engine.speculative
     return EngineOptions(
         image=image,
+        serving=_serving_options(spec),
+        model=_resolved(ModelOptions, spec),
+        scheduler=_scheduler_options(spec),
+        cache=_resolved(CacheOptions, spec),
+        execution=_resolved(ExecutionOptions, spec),
+        parallel=_parallel_options(spec),
+        health=_resolved(HealthOptions, spec),
+        nodes=_resolved(NodePlace, spec).count,
+        speculative=SpeculativeOptions() if drafts is None else _speculative_options(drafts),
+        lora=resolve_lora(spec.engine.lora, locate_model(spec).claim),
+        sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
+    )
+
+
+def _resolved(part: type[_T], spec: AtomDeploymentSpec) -> _T:
+    """Return a part of the engine's options, with the values of the fields that set them."""
+    given = {}
+    for option in options_of(part):
+        if option.crd is not None and option.crd.text:
+            value = _value_at(spec, option.crd.path or "")
+            if value is not None:
+                given[option.attribute] = from_spec(option, value)
+    return part(**given)
+
+
+def _value_at(spec: AtomDeploymentSpec, path: str) -> Any:
+    value: Any = spec
+    for name in path.split("."):
+        value = getattr(value, to_snake(name))
+    return value
+
+
+def _scheduler_options(spec: AtomDeploymentSpec) -> SchedulerOptions:
+    """Return the scheduler's options. A step holds every running sequence: the number that is given
+    bounds the default of the other."""
+    found, asked = _resolved(SchedulerOptions, spec), spec.engine
+    sequences, tokens = found.max_num_seqs, found.max_num_batched_tokens
+    if asked.max_num_seqs is None:
+        sequences = min(sequences, tokens)
+    if asked.max_num_batched_tokens is None:
+        tokens = max(sequences, tokens)
+    return replace(found, max_num_seqs=sequences, max_num_batched_tokens=tokens)
+
+
+def _parallel_options(spec: AtomDeploymentSpec) -> ParallelOptions:
+    """Return the ranks of a replica. Copies of the model that have whole experts share them."""
+    found = _resolved(ParallelOptions, spec)
+    shares = found.expert_parallel and found.data_parallel_size > 1
+    return replace(found, dp_attention=shares)
+
+
+def _serving_options(spec: AtomDeploymentSpec) -> ServingOptions:
+    engine = spec.engine
+    return ServingOptions(
         served_name=served_name(spec),
-        max_model_len=engine.max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=_or(engine.max_num_batched_tokens, batched),
-        block_size=_or(engine.block_size, 16),
-        gpu_memory_utilization=_or(engine.gpu_memory_utilization, 0.9),
-        kv_cache_dtype=engine.kv_cache_dtype or "auto",
-        prefix_caching=_or(engine.prefix_caching, True),
-        reproducible=_or(engine.reproducible, False),
-        scheduling_policy=engine.scheduling_policy or "mixed",
-        tensor_parallel=_or(spec.parallelism.tensor, 1),
-        data_parallel=_or(spec.parallelism.data, 1),
-        nodes=_or(spec.parallelism.nodes, 1),
         drain_seconds=_or(spec.rollout.drain_seconds, DEFAULT_DRAIN_SECONDS),
         handover=_or(spec.rollout.handover, False),
         extra_args=tuple(engine.extra_args or ()),
         env=tuple(_env(item) for item in engine.env or ()),
-        expert_parallel=_or(spec.parallelism.expert, False),
-        speculative_tokens=_speculative_tokens(engine.speculative),
-        speculative_method=engine.speculative.method if engine.speculative else None,
-        speculative_adaptive=engine.speculative is None or _or(engine.speculative.adaptive, True),
-        draft_model=_draft_model(engine.speculative),
         pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
         api_key_secret=_api_key(engine.api_key_secret_ref),
-        lora=resolve_lora(engine.lora, locate_model(spec).claim),
-        sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
+    )
+
+
+def _speculative_options(asked: SpeculativeSpec) -> SpeculativeOptions:
+    return SpeculativeOptions(
+        tokens=_or(asked.tokens, USUAL_DRAFTS if asked.method == "ngram" else 1),
+        method=asked.method,
+        adaptive=_or(asked.adaptive, True),
+        model=_draft_model(asked),
     )
 
 
@@ -160,17 +205,9 @@ def _api_key(reference: ApiKeySecretRef | None) -> tuple[str, str] | None:
     return (reference.name, reference.key) if reference else None
 
 
-def _speculative_tokens(speculative: SpeculativeSpec | None) -> int:
-    if speculative is None:
-        return 0
-    return _or(speculative.tokens, _NGRAM_TOKENS if speculative.method == "ngram" else 1)
-
-
-def _draft_model(speculative: SpeculativeSpec | None) -> str | None:
+def _draft_model(asked: SpeculativeSpec) -> str | None:
     """Name the draft model as the engine's command line does."""
-    if speculative is None or speculative.draft_model is None:
-        return None
-    return speculative.draft_model.partition("://")[2]
+    return None if asked.draft_model is None else asked.draft_model.partition("://")[2]
 
 
 def _or(value: _T | None, default: _T) -> _T:

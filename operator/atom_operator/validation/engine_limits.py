@@ -49,7 +49,7 @@ def validate_experts(
         tensor_parallel=options.tensor_parallel,
         data_parallel=options.data_parallel,
         nodes=options.nodes,
-        speculation=options.speculative_method is not None,
+        speculation=options.speculative.method is not None,
     )
     message = expert_parallel_problem(facts, asked)
     if message is None:
@@ -65,7 +65,7 @@ def validate_experts(
 def validate_kv_cache(options: EngineOptions, facts: ModelFacts | None) -> Iterator[FieldProblem]:
     """Yield why the model's cache has no elements of the type that is asked for."""
     if facts is not None:
-        for problem in kv_cache_problems(facts, options.kv_cache_dtype):
+        for problem in kv_cache_problems(facts, options.cache.kv_cache_dtype):
             yield FieldProblem("spec.engine.kvCacheDtype", problem, Reason.UNSUPPORTED_BY_ENGINE)
 
 
@@ -73,16 +73,16 @@ def validate_reproducible(
     options: EngineOptions, facts: ModelFacts | None
 ) -> Iterator[FieldProblem]:
     """Yield the settings that reproducible answers exclude, each with its remedy."""
-    if facts is None or not options.reproducible:
+    if facts is None or not options.execution.reproducible:
         return
-    words = {word.partition("=")[0] for word in options.extra_args}
+    words = {word.partition("=")[0] for word in options.serving.extra_args}
     quantises = words & {"--quantization", "--online-quant-config"}
     asked = ReproducibleOptions(
         quantization="online quantised" if quantises else None,
         names_backends=bool(words & {"--backend", "--op-backend"}),
         lora=options.lora is not None,
         expert_parallel=options.expert_parallel,
-        kv_cache_dtype=options.kv_cache_dtype,
+        kv_cache_dtype=options.cache.kv_cache_dtype,
     )
     for problem in reproducible_problems(facts, asked):
         yield FieldProblem("spec.engine.reproducible", problem, Reason.UNSUPPORTED_BY_ENGINE)

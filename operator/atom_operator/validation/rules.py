@@ -28,6 +28,7 @@ from atom_operator.validation.adapters import (
     lora_goes_with_the_rest,
 )
 from atom_operator.validation.canary import canary_has_a_route
+from atom_operator.validation.engine_flags import ENGINE_FLAGS
 from atom_operator.validation.idle_sleep import pods_can_sleep
 from atom_operator.validation.rollout import window_has_a_zone
 from atom_operator.validation.template_shape import key_problems, shape_problems
@@ -39,45 +40,17 @@ _DOMAIN = re.compile(
 _MOST_DEVICES = 8  # of one pod
 Rule = Callable[[AtomDeploymentSpec], Iterator[FieldProblem]]
 
-# Engine arguments that a field sets; the operator's own settings have no field.
-_OWNED_ARGUMENTS = {
-    "model": "spec.model.source",
-    "served-model-name": "spec.model.servedName",
-    "revision": "spec.model.revision",
-    "max-model-len": "spec.engine.maxModelLen",
-    "max-num-seqs": "spec.engine.maxNumSeqs",
-    "sleep-idle-seconds": "spec.autoscaling.idleSeconds",
-    "reproducible": "spec.engine.reproducible",
-    "no-reproducible": "spec.engine.reproducible",
-    "max-num-batched-tokens": "spec.engine.maxNumBatchedTokens",
-    "block-size": "spec.engine.blockSize",
-    "gpu-memory-utilization": "spec.engine.gpuMemoryUtilization",
-    "kv-cache-dtype": "spec.engine.kvCacheDtype",
-    "enable-prefix-caching": "spec.engine.prefixCaching",
-    "no-enable-prefix-caching": "spec.engine.prefixCaching",
-    "scheduling-policy": "spec.engine.schedulingPolicy",
-    "tensor-parallel-size": "spec.parallelism.tensor",
-    "tp": "spec.parallelism.tensor",
-    "enable-expert-parallel": "spec.parallelism.expert",
-    "enable-dp-attention": "spec.parallelism.expert",
-    "method": "spec.engine.speculative",
-    "speculative-config": "spec.engine.speculative",
-    "num-speculative-tokens": "spec.engine.speculative.tokens",
-    "draft-model": "spec.engine.speculative.draftModel",
-    "nnodes": "spec.parallelism.nodes",
-    "node-rank": None,
-    "master-addr": None,
-    "master-port": None,
+# Arguments of the server that a field sets; the operator's own settings have no field.
+_SERVER_ARGUMENTS = {
     "drain-seconds": "spec.rollout.drainSeconds",
     "shutdown-timeout": "spec.rollout.drainSeconds",
     "handover-url": "spec.rollout.handover",
-    "data-parallel-size": "spec.parallelism.data",
-    "dp": "spec.parallelism.data",
     "startup-budget-seconds": None,
     "host": None,
     "server-port": None,
     "port": None,
 }
+_OWNED_ARGUMENTS = {**_SERVER_ARGUMENTS, **ENGINE_FLAGS}
 _OWNED_LABELS = (
     constants.LABEL_DEPLOYMENT,
     constants.LABEL_NAME,
@@ -106,7 +79,7 @@ def validate_against_model(
 
 
 def _model_len_is_known(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    length, longest = options.max_model_len, facts.longest_context
+    length, longest = options.model.max_model_len, facts.longest_context
     if length is not None and length > longest:
         yield FieldProblem(
             "spec.engine.maxModelLen",
@@ -139,11 +112,11 @@ def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldP
 
 
 def _drafts_go_with_the_model(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    field, draft = "spec.engine.speculative", options.draft_facts
-    if options.speculative_method == "mtp":
+    field, draft = "spec.engine.speculative", options.speculative.facts
+    if options.speculative.method == "mtp":
         for problem in mtp_problems(facts):
             yield FieldProblem(field, problem)
-    if options.draft_model is not None and draft is not None:
+    if options.speculative.model is not None and draft is not None:
         for problem in eagle3_problems(facts, draft):
             yield FieldProblem(f"{field}.draftModel", problem)
 

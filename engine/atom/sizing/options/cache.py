@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom.sizing.options.flag_values import KV_CACHE_DTYPE, KV_CACHE_DTYPES, kv_cache_dtype
-from atom.sizing.options.option import Flag, Range, option
+from atom.sizing.options.option import CrdField, Flag, Range, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,16 @@ class CacheOptions:
     from memory."""
 
     block_size: int = option(
-        16, "tokens per KV block", flag=Flag(metavar="N"), within=Range(1, step=16)
+        16,
+        "tokens per KV block",
+        flag=Flag(metavar="N"),
+        within=Range(1, step=16),
+        crd=CrdField(
+            "engine.blockSize",
+            "Tokens per KV cache block: 1 or a multiple of 16; default: {default}.",
+            most=1024,
+            stated=True,
+        ),
     )
     num_kv_blocks: int | None = option(
         None, "KV blocks (default: what memory allows)", within=Range(1)
@@ -24,14 +33,34 @@ class CacheOptions:
         "share of the device's memory to use",
         flag=Flag(metavar="NUMBER"),
         within=Range(0, 1, above=True),
+        crd=CrdField(
+            "engine.gpuMemoryUtilization",
+            "Share of the device's memory (on cpu: of accelerator.memory) that the engine may use; "
+            "greater than 0 and at most 1, default {default}.",
+            stated=True,
+        ),
     )
     kv_cache_dtype: str = option(
         "auto",
         "type of the KV cache; auto is the model's",
         flag=Flag(metavar=f"{{{','.join(KV_CACHE_DTYPES)}}}", read=kv_cache_dtype),
         within=KV_CACHE_DTYPE,
+        crd=CrdField(
+            "engine.kvCacheDtype",
+            "Element type of the KV cache; auto is the type that the model computes in: its own on "
+            "a GPU, fp32 on cpu. fp8 has a float32 scale per token and head. Default: {default}.",
+            stated=True,
+        ),
     )
-    enable_prefix_caching: bool = option(True, "reuse the KV cache of equal prompt beginnings")
+    enable_prefix_caching: bool = option(
+        True,
+        "reuse the KV cache of equal prompt beginnings",
+        crd=CrdField(
+            "engine.prefixCaching",
+            "Reuse the KV cache of common prompt prefixes; default: {default}.",
+            stated=True,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

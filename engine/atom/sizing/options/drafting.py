@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
-from atom.sizing.options.option import Flag, option
+from atom.sizing.options.option import CrdField, Flag, Range, option
+
+MOST_DRAFTS = 16
+# Drafted by look-up, which costs next to nothing.
+USUAL_DRAFTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +24,27 @@ class SpeculationFlags:
         "adaptive. "
         "Changes no token",
         flag=Flag(metavar="JSON"),
+        crd=CrdField("engine.speculative"),
     )
     method: str | None = option(
         None,
         "who drafts: ngram, the text so far; mtp, the checkpoint's own draft layer; eagle3, a "
         "draft model",
         flag=Flag(metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}"),
+        crd=CrdField("engine.speculative"),
     )
-    draft_model: str | None = option(None, "folder or hub id of what drafts for method eagle3")
-    num_speculative_tokens: int | None = option(None, "most drafts of a row and step")
+    draft_model: str | None = option(
+        None,
+        "folder or hub id of what drafts for method eagle3",
+        crd=CrdField("engine.speculative.draftModel"),
+    )
+    num_speculative_tokens: int | None = option(
+        None,
+        "most drafts of a row and step",
+        within=Range(1, MOST_DRAFTS),
+        crd=CrdField(
+            "engine.speculative.tokens",
+            "Tokens drafted per sequence and step, at most; default: "
+            f"{USUAL_DRAFTS} with ngram, else 1.",
+        ),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom.sizing.options.option import Flag, Range, option
+from atom.sizing.options.option import CrdField, Flag, Range, option
 
 DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
@@ -37,6 +37,7 @@ class SleepOptions:
         keyword="sleep_idle_seconds",
         flag=Flag(metavar="SECONDS"),
         within=Range(0, above=True),
+        crd=CrdField("autoscaling.idleSeconds"),
     )
 
 
@@ -58,6 +59,12 @@ class ExecutionOptions:
         "the same tokens and log-probabilities whatever else is served: kernels that compute "
         f"each row apart; what cannot hold is refused (also by ${_REPRODUCIBLE_VARIABLE}=1)",
         variable=_REPRODUCIBLE_VARIABLE,
+        crd=CrdField(
+            "engine.reproducible",
+            "Return the same tokens and log-probabilities for a request, whatever other requests "
+            "run. Options that prevent this, such as quantised models, adapters and "
+            "parallelism.expert, are refused. Default: {default}.",
+        ),
     )
     torch_profiler_dir: str | None = option(
         None,

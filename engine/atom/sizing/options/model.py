@@ -13,7 +13,7 @@ from atom.sizing.options.flag_values import (
     is_dummy,
     json_object,
 )
-from atom.sizing.options.option import Companion, Flag, Range, option, required
+from atom.sizing.options.option import Companion, CrdField, Flag, Range, option, required
 from atom.sizing.quantization.online import ONLINE_NAMES
 
 Runner = Literal["auto", "generate", "pooling"]
@@ -46,9 +46,13 @@ class CheckpointOptions:
         "checkpoint folder, GGUF file, hub id such as Qwen/Qwen3-0.6B, or "
         "s3://bucket/prefix; also without the flag's name",
         flag=Flag(then=(_CONFIG_FILE,)),
+        crd=CrdField("model.source"),
     )
     revision: str | None = option(
-        None, "branch, tag or commit of a hub id", flag=Flag(then=(_DOWNLOAD_FOLDER,))
+        None,
+        "branch, tag or commit of a hub id",
+        flag=Flag(then=(_DOWNLOAD_FOLDER,)),
+        crd=CrdField("model.revision"),
     )
     tokenizer: str | None = option(
         None,
@@ -70,6 +74,7 @@ class CheckpointOptions:
         None,
         "names in the API; answers have the first (default: that of --model)",
         flag=Flag(metavar="NAME", many="words"),
+        crd=CrdField("model.servedName"),
     )
 
 
@@ -112,6 +117,12 @@ class ModelOptions:
         "model's own)",
         flag=Flag(metavar="N", read=context_length),
         within=Range(1),
+        crd=CrdField(
+            "engine.maxModelLen",
+            "Longest context in tokens; default: the model's own maximum.",
+            most=10_485_760,
+            stated=True,
+        ),
     )
     load_dummy: bool = option(
         False,

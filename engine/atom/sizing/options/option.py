@@ -109,12 +109,17 @@ class Flag:
 @dataclass(frozen=True, slots=True)
 class CrdField:
     """The field of the AtomDeployment that sets an option. path: below spec, such as
-    engine.maxNumSeqs. text: of the CRD, where {default} is the default. most: the highest number
-    that the CRD accepts, if the engine accepts more."""
+    engine.maxNumSeqs; None if the operator itself decides the flag. text: of the CRD, where
+    {default} is the default; empty if the field is declared in the CRD's own models, and its value
+    is not the option's. most: the highest number that the CRD accepts, if the engine accepts more.
+    default: of the field, if it is not the engine's. stated: pods have the flag with the default
+    too; else only with another value."""
 
-    path: str
-    text: str
+    path: str | None
+    text: str = ""
     most: int | None = None
+    default: Any = None
+    stated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,13 @@ class Option:
     def flag_name(self) -> str:
         """Return the flag, such as --max-num-seqs."""
         return self.flag.name or "--" + self.name.replace("_", "-")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Return every spelling of the flag, and of its negation if it is a switch."""
+        name, short = self.flag_name, self.flag.short
+        negation = (f"--no-{name[2:]}",) if self.value_type is bool else ()
+        return (name, *negation, *(() if short is None else (short,)))
 
     @property
     def value_type(self) -> Any:
@@ -230,6 +242,12 @@ def _options(part: Any) -> Iterator[Option]:
             crd=declared.crd,
             variable=declared.variable,
         )
+
+
+def sorted_into(part: type[T], values: dict[str, Any]) -> T:
+    """Build a part from the values whose keywords it declares, which are removed from `values`."""
+    own = {each.name: each.attribute for each in options_of(part)}
+    return part(**{own[name]: values.pop(name) for name in own.keys() & values.keys()})
 
 
 def range_problems(part: Any, *, by_flag: bool = False) -> Iterator[str]:

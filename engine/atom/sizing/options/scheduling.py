@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from atom.sizing.options.flag_values import token_count
-from atom.sizing.options.option import Flag, Range, option
+from atom.sizing.options.option import CrdField, Flag, Range, option
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
 Fairness = Literal["clients", "off"]
@@ -27,13 +27,28 @@ class SchedulerOptions:
     shares, by the part of `Request.client_id` before or after its slash; 1 for every other."""
 
     max_num_seqs: int = option(
-        512, "most requests that generate at once", flag=_COUNT, within=Range(1)
+        512,
+        "most requests that generate at once",
+        flag=_COUNT,
+        within=Range(1),
+        crd=CrdField(
+            "engine.maxNumSeqs",
+            "Most sequences that run at once; default: {default}.",
+            most=65_536,
+            stated=True,
+        ),
     )
     max_num_batched_tokens: int = option(
         16_384,
         "most tokens per step, prompts and answers together",
         flag=Flag(metavar="N", read=token_count),
         within=Range(1),
+        crd=CrdField(
+            "engine.maxNumBatchedTokens",
+            "Most tokens in one step; default: {default}.",
+            most=1_048_576,
+            stated=True,
+        ),
     )
     long_prefill_token_threshold: int = option(
         0, "most prompt tokens of one request per step; 0: any", flag=_COUNT, within=Range(0)
@@ -42,6 +57,12 @@ class SchedulerOptions:
         "mixed",
         "mixed: chunked prompts together with answers; prefill_first: prompts before answers",
         keyword="scheduling_policy",
+        crd=CrdField(
+            "engine.schedulingPolicy",
+            "mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts "
+            "before decodes. Default: {default}.",
+            stated=True,
+        ),
     )
     delay_factor: float = option(
         0.0,

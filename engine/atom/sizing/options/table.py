@@ -41,3 +41,4 @@ GROUPS = (
     Group("parallelism", (ParallelOptions, EPLBFlags, NodePlace, HealthOptions)),
 )
 OPTIONS = tuple(each for group in GROUPS for each in group.options)
+OPTION_OF = {each.name: each for each in OPTIONS}

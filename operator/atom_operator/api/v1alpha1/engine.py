@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, cel, keyed_by
 from atom_operator.api.v1alpha1.lora import LoraSpec
+from atom_operator.api.v1alpha1.option_field import OPTION_AT, option_field
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
@@ -67,8 +68,7 @@ class SpeculativeSpec(ApiModel):
     method: Literal["ngram", "mtp", "eagle3"] = "ngram"
     """ngram: what followed the same tokens before, in prompt or answer; mtp: by the multi-token
     prediction layer of the model's own checkpoint; eagle3: by a draft model."""
-    tokens: Annotated[int, Field(ge=1, le=16)] | None = None
-    """Tokens drafted per sequence and step, at most; default: 5 with ngram, else 1."""
+    tokens: int | None = option_field("num_speculative_tokens")
     adaptive: bool | None = None
     """Choose the number of drafts by their acceptance and the cost of the step; false: always draft
     the most. Default: true."""
@@ -106,54 +106,15 @@ class EngineSpec(ApiModel):
     api_key_secret_ref: ApiKeySecretRef | None = None
     """The key that clients must send. Pods read it from a mounted file: running pods take a new key
     within about a minute, without a restart. Default: clients need no key."""
-    max_model_len: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
-    """Longest context in tokens; default: the model's own maximum."""
-    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most sequences that run at once; default: 512."""
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    """Most tokens in one step; default: 16384."""
-    block_size: (
-        Annotated[
-            int,
-            Field(
-                ge=1,
-                le=1024,
-                json_schema_extra=cel(
-                    (
-                        "self == 1 || self % 16 == 0",
-                        "must be 1 or a multiple of 16, at most 1024",
-                    )
-                ),
-            ),
-        ]
-        | None
-    ) = None
-    """Tokens per KV cache block: 1 or a multiple of 16; default: 16."""
-    gpu_memory_utilization: (
-        Annotated[
-            float,
-            Field(
-                json_schema_extra=cel(
-                    ("self > 0.0 && self <= 1.0", "must be greater than 0 and at most 1")
-                )
-            ),
-        ]
-        | None
-    ) = None
-    """Share of the device's memory (on cpu: of accelerator.memory) that the engine may use;
-    greater than 0 and at most 1, default 0.9."""
-    kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"] | None = None
-    """Element type of the KV cache; auto is the type that the model computes in: its
-    own on a GPU, fp32 on cpu. fp8 has a float32 scale per token and head. Default: auto."""
-    prefix_caching: bool | None = None
-    """Reuse the KV cache of common prompt prefixes; default: true."""
-    scheduling_policy: Literal["mixed", "prefillFirst"] | None = None
-    """mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts before
-    decodes. Default: mixed."""
-    reproducible: bool | None = None
-    """Return the same tokens and log-probabilities for a request, whatever other requests run.
-    Options that prevent this, such as quantised models, adapters and parallelism.expert, are
-    refused. Default: false."""
+    max_model_len: int | None = option_field("max_model_len")
+    max_num_seqs: int | None = option_field("max_num_seqs")
+    max_num_batched_tokens: int | None = option_field("max_num_batched_tokens")
+    block_size: int | None = option_field("block_size")
+    gpu_memory_utilization: float | None = option_field("gpu_memory_utilization")
+    kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"] | None = option_field("kv_cache_dtype")
+    prefix_caching: bool | None = option_field("enable_prefix_caching")
+    scheduling_policy: Literal["mixed", "prefillFirst"] | None = option_field("scheduling_policy")
+    reproducible: bool | None = option_field("reproducible")
     speculative: SpeculativeSpec | None = None
     """Speculative decoding, which changes no token. Default: none."""
     lora: LoraSpec | None = None
@@ -204,16 +165,15 @@ class ParallelismSpec(ApiModel):
         )
     )
 
-    tensor: Annotated[int, Field(ge=1, le=128)] | None = None
-    """Tensor-parallel size: devices that share one copy of the model, at most 8 on each node;
-    default: 1."""
-    data: Annotated[int, Field(ge=1, le=128)] | None = None
-    """Data-parallel size: copies of the model in each pod, behind one address, each on tensor
-    devices of its own; amd only, unless they share experts. At most 8 on each node. Default: 1."""
-    nodes: Annotated[int, Field(ge=1, le=16)] | None = None
-    """Nodes that these devices are spread over, one pod on each, started and restarted as a
-    group; more than 1 needs the LeaderWorkerSet CRD. Default: 1."""
-    expert: bool | None = None
-    """Every device holds whole experts of a mixture, instead of a part of each: the tensor devices
-    of a copy, or with data the copies, which then share the experts and may be on several nodes.
-    Default: false."""
+    tensor: int | None = option_field("tensor_parallel_size")
+    data: int | None = option_field("data_parallel_size")
+    nodes: int | None = option_field("nnodes")
+    expert: bool | None = option_field("enable_expert_parallel")
+
+
+# The engine's options that one field of spec.engine sets, by the name of the field.
+ENGINE_FIELDS = {
+    name: OPTION_AT[path]
+    for name, field in EngineSpec.model_fields.items()
+    if (path := f"engine.{field.alias}") in OPTION_AT
+}

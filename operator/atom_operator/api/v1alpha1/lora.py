@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.common import ApiModel, cel
+from atom_operator.api.v1alpha1.option_field import default_of, option_field
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 SOURCE_PATTERN = (
@@ -26,6 +27,8 @@ MODEL_FORMS = (
 # A name is part of a label's key, too.
 ADAPTER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 
+_MAX_LORAS = default_of("max_loras")
+
 
 class LoraSpec(ApiModel):
     """Room for LoRA adapters, which spec.adapters names. A change of it replaces the pods."""
@@ -34,23 +37,17 @@ class LoraSpec(ApiModel):
         json_schema_extra=cel(
             (
                 "!has(self.maxCpuLoras)"
-                " || self.maxCpuLoras >= (has(self.maxLoras) ? self.maxLoras : 4)",
-                "maxCpuLoras must be at least maxLoras (4 where that is not set): an adapter on the"
-                " device is in the host's memory too",
+                f" || self.maxCpuLoras >= (has(self.maxLoras) ? self.maxLoras : {_MAX_LORAS})",
+                f"maxCpuLoras must be at least maxLoras ({_MAX_LORAS} where that is not set): an"
+                " adapter on the device is in the host's memory too",
             )
         )
     )
 
-    max_loras: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Most adapters on the device, and so in a step; the plan reserves their memory. Default: 4."""
-    max_lora_rank: Annotated[int, Field(ge=1, le=512)] | None = None
-    """Highest rank of an adapter; the plan reserves memory for it. Default: 16."""
-    max_cpu_loras: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Most adapters in the host's memory, and so in spec.adapters. Default: 16, or maxLoras if that
-    is more."""
-    experts: bool | None = None
-    """Reserve memory for adapters of experts' matrices too, which need more memory than all other
-    adapters. Default: false."""
+    max_loras: int | None = option_field("max_loras")
+    max_lora_rank: int | None = option_field("max_lora_rank")
+    max_cpu_loras: int | None = option_field("max_cpu_loras")
+    experts: bool | None = option_field("lora_experts")
     claims: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=253)]],

@@ -70,20 +70,20 @@ def frontend_args(plan: Plan) -> list[str]:
     engine = plan.engine
     pairs: list[tuple[str, object]] = [
         ("--model", plan.model.location.argument),
-        ("--served-model-name", engine.served_name),
+        ("--served-model-name", engine.serving.served_name),
         ("--host", "::"),
         ("--server-port", constants.ENGINE_PORT),
-        ("--max-model-len", engine.max_model_len),
+        ("--max-model-len", engine.model.max_model_len),
         ("--revision", plan.model.location.revision),
-        ("--drain-seconds", engine.drain_seconds),
+        ("--drain-seconds", engine.serving.drain_seconds),
         ("--worker-urls", naming.workers_url(plan.identity.key)),
     ]
     args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
-    if engine.api_key_secret is not None:
+    if engine.serving.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
     args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
     args.extend(lora_arguments(engine))
-    return [*args, *_without_engines_own(engine.extra_args)]
+    return [*args, *_without_engines_own(engine.serving.extra_args)]
 
 
 def _without_engines_own(words: Sequence[str]) -> Iterator[str]:

@@ -313,7 +313,7 @@ def _environment(
     found |= bucket_environment(
         model.location.download.bucket if model.location.download else model.location.bucket
     )
-    for variable in plan.engine.env:
+    for variable in plan.engine.serving.env:
         found[variable["name"]] = dict(variable)
     for variable in engine.get("env") or ():
         if variable not in rendered["env"]:  # the overlay's

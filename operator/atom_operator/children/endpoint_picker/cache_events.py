@@ -30,7 +30,7 @@ def reads_events(engine: EngineOptions, integrations: Integrations) -> bool:
     return (
         program is not None
         and program.kind is PickerKind.LLM_D
-        and engine.api_key_secret is None
+        and engine.serving.api_key_secret is None
         and engine.data_parallel == 1
     )
 
@@ -43,7 +43,7 @@ def event_arguments(engine: EngineOptions, integrations: Integrations) -> list[s
         "enable_kv_cache_events": True,
         "endpoint": f"tcp://*:{constants.KV_EVENTS_PORT}",
         "replay_endpoint": f"tcp://*:{constants.KV_EVENTS_REPLAY_PORT}",
-        "topic": f"kv@$({_POD_NAME})@{engine.served_name}",
+        "topic": f"kv@$({_POD_NAME})@{engine.serving.served_name}",
     }
     return ["--kv-events-config", json.dumps(config)]
 

@@ -92,7 +92,7 @@ def _metric_names() -> dict[str, Any]:
 def _tokens(key: ObjectKey, engine: EngineOptions) -> dict[str, Any]:
     """Return the part that asks an engine which tokens a prompt has."""
     where = {
-        "modelName": engine.served_name,
+        "modelName": engine.serving.served_name,
         "vllm": {"url": naming.service_url(key)},
     }
     return {"type": "token-producer", "parameters": where}
@@ -106,7 +106,7 @@ def _events(engine: EngineOptions) -> dict[str, Any]:
         "replaySocketPort": constants.KV_EVENTS_REPLAY_PORT,
     }
     parameters = {
-        "tokenProcessorConfig": {"blockSize": engine.block_size},
+        "tokenProcessorConfig": {"blockSize": engine.cache.block_size},
         "kvEventsConfig": {
             "topicFilter": "kv@",
             "discoverPods": True,
