@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.schedule.accepted_tokens import AcceptedTokens, SingleTokens
+from atom.model_engine.schedule.accepted_tokens import tokens_of
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.lora_slots import LoraSlots
@@ -40,6 +40,7 @@ from atom.model_engine.schedule.making_way import plan_way
 from atom.model_engine.schedule.prompt_chunks import PromptChunks
 from atom.model_engine.schedule.prompt_counts import PromptCounts
 from atom.model_engine.schedule.prompt_pace import PromptPace
+from atom.model_engine.schedule.publishing import Publishing
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
@@ -48,7 +49,7 @@ from atom.model_engine.schedule.step_time import Beside
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
-from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
+from atom.speculation.draft_lengths import DraftLengths
 
 POOLED = "pooled"  # the end reason of a request whose answer is no token
 
@@ -81,14 +82,12 @@ class Scheduler:
         self._saves: StateSaves | None = None
         if blocks.checkpoints is not None:
             self._saves = StateSaves(blocks.checkpoints, blocks, self.rows)
+        self._publishing = Publishing(self._row_blocks, self._saves)
         cut = config.long_prefill_token_threshold
         self._chunks = PromptChunks(self.rows, self._row_blocks, self._batches, self._saves, cut)
         self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
-        self._tokens: SingleTokens | AcceptedTokens = SingleTokens(self.rows, self._stops)
-        if config.num_speculative_tokens:
-            lengths = draft_lengths or FixedDraftLengths(config.num_speculative_tokens)
-            self._tokens = AcceptedTokens(self.rows, self._stops, lengths)
+        self._tokens = tokens_of(config, self.rows, self._stops, draft_lengths)
         self._pace = PromptPace(config)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
@@ -238,8 +237,7 @@ class Scheduler:
     def _decodes(self) -> Slots | None:
         """Return the rows whose next input is a token that was sampled, each with a block to write
         it to; None if that takes a preemption which has to wait for outstanding tokens."""
-        rows = self.rows
-        slots = self._order
+        rows, slots = self.rows, self._order
         if self._outstanding:
             # A row at its full length, if only at its most, waits for its last tokens' values.
             able = rows.num_tokens[slots] <= rows.last_position[slots]
@@ -251,7 +249,7 @@ class Scheduler:
             slots = self._not_held(slots)
         while len(full := self._row_blocks.full(slots)):
             if self._row_blocks.can_append(len(full)):
-                self._append_blocks(full)
+                self._batches.append_blocks(self._row_blocks.append(full))
             else:
                 left = self._append_blocks_preempting(slots, full.tolist())
                 if left is None:
@@ -263,10 +261,6 @@ class Scheduler:
 
     def _not_held(self, slots: Slots) -> Slots:
         return slots[~np.isin(self.rows.request_ids[slots], list(self._held))]
-
-    def _append_blocks(self, slots: Slots) -> None:
-        """Append one more block to each; there are enough."""
-        self._batches.append_blocks(self._row_blocks.append(slots))
 
     def _append_blocks_preempting(self, slots: Slots, full: list[int]) -> Slots | None:
         """Append a block to each of `full`, one by one, preempting the sequence that is due last.
@@ -282,7 +276,8 @@ class Scheduler:
                 preempted = True
                 sequence = rows.sequences[slot]  # None once it was preempted itself
             if sequence is not None:
-                self._append_blocks(np.array([slot], dtype=np.intp))
+                appends = self._row_blocks.append(np.array([slot], dtype=np.intp))
+                self._batches.append_blocks(appends)
         if preempted:
             slots = slots[np.isin(slots, self._order)]
         return slots
@@ -290,34 +285,17 @@ class Scheduler:
     def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
         """List (slot, tokens) of prompts to continue or to begin, within the token budget."""
         chunks: list[Chunk] = []
+        admit = partial(self._admit, now=now)
         begins = self._pace.may_begin(now, self.waiting, others_run=self.num_running > 0)
         if begins and self._prefilling and self.waiting:
-            self._begin_beside(budget // 2, now)
+            self._chunks.begin_beside(self._prefilling, self.waiting, budget // 2, admit)
         if self._prefilling:
             clients = self.waiting.clients_in(self._prefilling)
             for slot, most in self._chunks.share(self._prefilling, clients, budget):
                 budget -= self._chunks.add(chunks, slot, most)
         if begins and self.waiting:
-            self._begin_chunks(chunks, budget, now)
+            self._chunks.begin(chunks, self.waiting, budget, admit)
         return chunks
-
-    def _begin_beside(self, budget: int, now: float) -> None:
-        """Admit clients that wait beside others' prompts and of which no prompt is computed."""
-        while budget > 0 and self.rows.has_free_slot and self.waiting.is_beside(self._prefilling):
-            sequence = self.waiting.first
-            if not self._admit(sequence, now):
-                break
-            budget -= self._chunks.left(sequence.slot)
-
-    def _begin_chunks(self, chunks: list[Chunk], budget: int, now: float) -> None:
-        """Append the first chunks of waiting sequences, as far as the token budget allows."""
-        if self.rows.has_free_slot:
-            self.waiting.settle()
-        while budget > 0 and self.waiting and self.rows.has_free_slot:
-            sequence = self.waiting.first
-            if not self._admit(sequence, now):
-                break
-            budget -= self._chunks.add(chunks, sequence.slot, budget)
 
     def _admit(self, sequence: Sequence, now: float, *, leave_spare: bool = True) -> bool:
         """Admit the first waiting sequence to blocks and a slot; False if blocks are short, or no
@@ -379,9 +357,7 @@ class Scheduler:
         self._outstanding += 1
         if chunks:
             self._blocked = None  # the blocks that it waits for may be shareable soon
-            computed, given = self.rows.num_computed, self.rows.num_given
-            still = [slot for slot in self._prefilling if computed[slot] < given[slot]]
-            self._prefilling = still
+            self._prefilling = self._chunks.unfinished(self._prefilling)
 
     # ---- update -------------------------------------------------------------------------------
 
@@ -391,50 +367,32 @@ class Scheduler:
         self._outstanding -= 1
         self._steps += 1
         self._pace.ended(has_prompts=batch.num_decodes < len(batch.slots))
-        failed = [self._fail(number, why) for number, why in output.failed if self.knows(number)]
+        finished: list[FinishedRow] = []
+        for number, why in output.failed:
+            finished += self.end((number,), FinishReason.ERROR, why)
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         saved = alive & self._tokens.stood(batch) if batch.state_saves else alive
         taken = self._tokens.take(batch, alive, output)
         slots, request_ids, tokens, counts, ended, context_lens = taken
         if self.blocks.enable_prefix_caching:
-            self._publish(batch, alive, context_lens, saved)
+            self._publishing.publish(batch, alive, context_lens, saved)
         windows = self._row_blocks.windows
         if windows is not None and windows.free_left(batch, alive, context_lens):
             self._blocked = None
         if output.pooled is not None:  # these tokens only end their rows
-            pooled = [
+            finished += [
                 self._finish(rows.sequence_in(slot), FinishReason.STOP, POOLED)
                 for slot in slots[ended].tolist()
             ]
-            return StepResult(request_ids[:0], tokens[:0], failed + pooled, pooled=output.pooled)
+            return StepResult(request_ids[:0], tokens[:0], finished, pooled=output.pooled)
         self._generation_tokens += len(tokens)
-        finished = failed
         if np.count_nonzero(ended):
             last_tokens = tokens if counts is None else tokens[counts.cumsum() - 1]
             ends = zip(slots[ended].tolist(), last_tokens[ended].tolist(), strict=True)
-            finished = failed + [self._finish_row(slot, token) for slot, token in ends]
+            finished += [self._finish_row(slot, token) for slot, token in ends]
         return StepResult(
             request_ids, tokens, finished, counts, output.logprobs, output.prompt_logprobs
         )
-
-    def _publish(
-        self,
-        batch: ScheduledBatch,
-        alive: NDArray[np.bool_],
-        context_lens: NDArray[np.int32],
-        saved: NDArray[np.bool_],
-    ) -> None:
-        """Publish the batch's blocks to other prompts, and the states that it saved of rows at the
-        stated position (`saved`)."""
-        parents = []
-        if self._saves is not None and batch.state_saves:
-            parents = self._saves.parents(batch)
-        self._row_blocks.publish(batch, alive, context_lens)
-        if self._saves is not None and batch.state_saves:
-            self._saves.keep(batch, saved, parents)
-
-    def _fail(self, request_id: int, why: str) -> FinishedRow:
-        return self._finish(self._sequences[request_id], FinishReason.ERROR, why)
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         sequence = self.rows.sequence_in(slot)
@@ -456,8 +414,7 @@ class Scheduler:
             self.waiting.end(sequence)
         if runs:
             self._release(sequence)
-        if self._held:
-            self._held.discard(sequence.id)
+        self._held.discard(sequence.id)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot

@@ -12,11 +12,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.speculation.acceptance import DraftCounts
-from atom.speculation.draft_lengths import DraftLengths
+from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -198,3 +199,16 @@ def _of_rows(
     assert counts is not None, "a step without extra tokens gives one each"
     assert (counts > 0).all(), "a row that samples gets a token"
     return output.token_ids[np.repeat(chosen, counts)], counts[chosen]
+
+
+def tokens_of(
+    config: SchedulerConfig,
+    rows: RowTable,
+    stops: StopConditions,
+    lengths: DraftLengths | None = None,
+) -> SingleTokens | AcceptedTokens:
+    """Make the count of rows that carry drafts if the configuration has any. lengths: how many;
+    None for as many as blocks are kept for."""
+    if not config.num_speculative_tokens:
+        return SingleTokens(rows, stops)
+    return AcceptedTokens(rows, stops, lengths or FixedDraftLengths(config.num_speculative_tokens))

@@ -2,18 +2,23 @@
 
 A step's prompt tokens go to prompts by age. While prompts of several clients are being computed,
 half of them go first to the shortest prompt of each client, so that a short prompt does not wait
-for the end of another client's long one, and the oldest prompt still gets half of each step. Which
-prompts begin is Scheduler's word. Used by Scheduler only.
+for the end of another client's long one, and the oldest prompt still gets half of each step.
+Scheduler admits the prompts that begin. Used by Scheduler only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import abc
+from collections.abc import Callable, Hashable
 
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
+from atom.model_engine.sequence import Sequence
+
+Clients = abc.Sequence[Hashable]
 
 
 class PromptChunks:
@@ -32,9 +37,7 @@ class PromptChunks:
         self._saves = saves
         self._threshold = threshold
 
-    def share(
-        self, slots: list[int], clients: Sequence[Hashable], budget: int
-    ) -> list[tuple[int, int]]:
+    def share(self, slots: list[int], clients: Clients, budget: int) -> list[tuple[int, int]]:
         """List (slot, most tokens) for the prompts of `slots`, oldest first. clients: of each slot;
         empty if all are one client's."""
         lefts = [self.left(slot) for slot in slots]
@@ -58,8 +61,40 @@ class PromptChunks:
             chunks.append((slot, count))
         return count
 
+    def begin_beside(
+        self, slots: list[int], waiting: FairQueue, budget: int, admit: Callable[[Sequence], bool]
+    ) -> None:
+        """Admit clients that wait beside others' prompts (`slots`, to which admitted ones are
+        added) and of which no prompt is computed."""
+        while budget > 0 and self._rows.has_free_slot and waiting.is_beside(slots):
+            sequence = waiting.first
+            if not admit(sequence):
+                break
+            budget -= self.left(sequence.slot)
 
-def share_tokens(lefts: list[int], clients: Sequence[Hashable], budget: int) -> list[int]:
+    def begin(
+        self,
+        chunks: list[Chunk],
+        waiting: FairQueue,
+        budget: int,
+        admit: Callable[[Sequence], bool],
+    ) -> None:
+        """Append the first chunks of waiting sequences, as far as the token budget allows."""
+        if self._rows.has_free_slot:
+            waiting.settle()
+        while budget > 0 and waiting and self._rows.has_free_slot:
+            sequence = waiting.first
+            if not admit(sequence):
+                break
+            budget -= self.add(chunks, sequence.slot, budget)
+
+    def unfinished(self, slots: list[int]) -> list[int]:
+        """Return the rows whose prompts have tokens left to compute."""
+        computed, given = self._rows.num_computed, self._rows.num_given
+        return [slot for slot in slots if computed[slot] < given[slot]]
+
+
+def share_tokens(lefts: list[int], clients: Clients, budget: int) -> list[int]:
     """Share `budget` tokens out among prompts, oldest first. lefts: tokens that each may take.
     clients: of each prompt; empty if all are one client's."""
     counts, budget = [0] * len(lefts), max(budget, 0)
