@@ -128,7 +128,7 @@ def _decodes(case: AttentionCase) -> AttentionMetaData:
         num_decodes=len(row),
         max_query_len=1,
         even_contexts=False,
-        long_prompts=(),
+        prompts=replace(case.metadata.prompts, equal=()),
     )
 
 
@@ -160,7 +160,7 @@ def chunk(ops: Ops, block_size: int) -> Iterator[Row]:
         for history, tokens in sizes:
             case = attention_case([history + tokens], [tokens], heads=heads, block_size=block_size)
             (cache,) = case.caches
-            whole = replace(case.metadata, long_chunks=())
+            whole = replace(case.metadata, prompts=replace(case.metadata.prompts, chunks=()))
             for name, step in (("paged", whole), ("pieces", case.metadata)):
                 call = partial(ops.paged_attention, case.q, case.shape, cache, step)
                 at = f"{model} {tokens} at {history}, {name}"

@@ -354,10 +354,10 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     refusals = unsupported(facts)
     if refusals:
         raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
-    if facts.wrapper:
+    if facts.checkpoint.wrapper:
         logger.info(
             "%s: of %s the text model alone is served, as %s: prompts are text, and what reads "
-            "images is not loaded", checkpoint.path, facts.wrapper, facts.architecture,
+            "images is not loaded", checkpoint.path, facts.checkpoint.wrapper, facts.architecture,
         )  # fmt: skip
     return facts
 

@@ -25,17 +25,15 @@ _ELEMENTS = {2: "16-bit floats", 4: "float32"}
 
 def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the label and text of each term; nothing where the model's shape is unknown."""
-    if plan.model.facts is None:
+    facts = plan.model.facts
+    if facts is None:
         return
-    if plan.model.facts.wrapper:
-        yield (
-            "text model",
-            f"{plan.model.facts.architecture}, the text part of {plan.model.facts.wrapper}",
-        )
-    yield "weights", _weights(plan.engine, plan.accelerator, plan.model.facts)
-    for term in _kv_terms(plan.engine, plan.accelerator, plan.model.facts):
+    if facts.checkpoint.wrapper:
+        yield "text model", f"{facts.architecture}, the text part of {facts.checkpoint.wrapper}"
+    yield "weights", _weights(plan.engine, plan.accelerator, facts)
+    for term in _kv_terms(plan.engine, plan.accelerator, facts):
         yield "KV of a token", _cache_term(term, plan.engine.tensor_parallel)
-    for states in state_terms(plan.model.facts, plan.engine.tensor_parallel):
+    for states in state_terms(facts, plan.engine.tensor_parallel):
         yield "state of a sequence", _state_term(states)
 
 

@@ -23,7 +23,7 @@ def spec(config: ModelConfig) -> ModelSpec:
     )
     if any(layer.rope.attention_factor != 1.0 for layer in plain.layers):
         raise ModelError(
-            f"config.json: rope type {config.facts.rope_type!r} scales queries and keys, which is "
+            f"config.json: rope type {config.facts.rope.kinds!r} scales queries and keys, which is "
             f"not supported for {config.architecture}; use the config.json that came with the "
             "weights"
         )

@@ -27,7 +27,7 @@ from atom.self_test.comparison import (
     draw,
     reference,
 )
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, PromptPlan
 
 BLOCK_SIZE = 16
 
@@ -62,7 +62,7 @@ def step_of(rows: Sequence[Row], *, padding: int = 0) -> tuple[torch.Tensor, Att
         num_decodes=decodes,
         max_query_len=max(row.queries for row in rows),
         max_context_len=max(row.context for row in rows),
-        prompt_context=sum(row.context for row in rows if row.queries > 1),
+        prompts=PromptPlan(context=sum(row.context for row in rows if row.queries > 1)),
     )
     return torch.cat((positions, padded.clamp_min(0))), step
 

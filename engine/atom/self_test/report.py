@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from atom.model_ops.backends import load_backend, resolve_ops
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import ExpertsCase, OpCase
 from atom.model_ops.values import WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.environment import cards_and_tools, imports, variables
@@ -43,16 +43,16 @@ CASES: dict[str, OpCase] = {
     "experts, sinks": replace(
         _PLAIN,
         attention=(GLUON,),
-        routings=(SOFTMAX,),
-        expert_formats=(WeightFormat.PLAIN,),
-        expert_sizes=((2048, 768),),
+        experts=ExpertsCase(
+            routings=(SOFTMAX,), formats=(WeightFormat.PLAIN,), sizes=((2048, 768),)
+        ),
     ),
     "latent, fp8 experts": replace(
         _PLAIN,
         latent=(LATENT,),
-        routings=(SIGMOID,),
-        expert_formats=(WeightFormat.FP8_BLOCKS,),
-        expert_sizes=((7168, 2048),),
+        experts=ExpertsCase(
+            routings=(SIGMOID,), formats=(WeightFormat.FP8_BLOCKS,), sizes=((7168, 2048),)
+        ),
     ),
 }
 _REPEATS = 20

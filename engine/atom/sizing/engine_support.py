@@ -141,7 +141,7 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
         )
     elif facts.quantization is not None:
         yield from _formats(facts)
-    kinds = set(facts.rope_type.split(", "))
+    kinds = set(facts.rope.kinds.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):
         unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))
         yield Unsupported(

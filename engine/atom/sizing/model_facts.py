@@ -27,6 +27,32 @@ from atom.sizing.text_part import WRAPPERS, layer_names, text_part, wrapper_of
 from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
 
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """The scaling of positions. `kinds`: the kind of scaling, all kinds if there are several;
+    `stretched_context`: the length that YaRN stretches positions to, 0 without it."""
+
+    kinds: str = "default"
+    stretched_context: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNames:
+    """Names in a model's checkpoint.
+
+    - `wrapper`: the multimodal architecture that the model is the text part of, "" for a text
+      model.
+    - `pairs`: of the checkpoint's parts that differ from the engine's names.
+    - `mtp_prefix`: the prefix of the MTP layers' names, "" if their numbers continue the model's;
+      `mtp_alias`: the first of these layers in lists of unquantised modules.
+    """
+
+    wrapper: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
+    mtp_prefix: str = ""
+    mtp_alias: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """The shape of one model: its layers in order.
@@ -35,12 +61,6 @@ class ModelFacts:
     - `mtp_layers`: the checkpoint's own multi-token prediction layers, which only speculation uses.
     - `joined_size`: width of the input that a draft model joins into its hidden state, 0 for other
       models.
-    - `layer_counts`, `mtp_counts`: the distinct layers with their numbers, for sums over a model.
-    - `stretched_context`: the length that YaRN stretches positions to, 0 without it.
-    - `wrapper`: the multimodal architecture that this is the text part of, "" for a text model.
-    - `names`: of the checkpoint's parts that differ from the engine's names.
-    - `mtp_prefix`: the prefix of the MTP layers' names, "" if their numbers continue the model's;
-      `mtp_alias`: the first of these layers in lists of unquantised modules.
     - `per_layer_vocab_size`: of the embedding with an input per layer, 0 without.
     """
 
@@ -54,27 +74,32 @@ class ModelFacts:
     mtp_layers: tuple[LayerFacts, ...] = ()
     quantization: QuantizationScheme | None = None
     experts_block: ExpertsBlock = PLAIN_BLOCK
-    rope_type: str = "default"
+    rope: RopeScaling = RopeScaling()
     hidden_act: str = "silu"
     joined_size: int = 0
-    stretched_context: int = 0
-    wrapper: str = ""
-    names: tuple[tuple[str, str], ...] = ()
-    mtp_prefix: str = ""
-    mtp_alias: str = ""
+    checkpoint: CheckpointNames = CheckpointNames()
     per_layer_vocab_size: int = 0
     # Counted once: many sums over a model's layers use the counts.
-    layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
-    mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
+    _counts: tuple[tuple[LayerCount, ...], tuple[LayerCount, ...]] = field(
+        init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
-        for name, counted, layers in (
-            ("layers", "layer_counts", self.layers),
-            ("mtp_layers", "mtp_counts", self.mtp_layers),
-        ):
-            shared, counts = count_layers(layers)
-            object.__setattr__(self, name, shared)
-            object.__setattr__(self, counted, counts)
+        layers, layer_counts = count_layers(self.layers)
+        mtp_layers, mtp_counts = count_layers(self.mtp_layers)
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "mtp_layers", mtp_layers)
+        object.__setattr__(self, "_counts", (layer_counts, mtp_counts))
+
+    @property
+    def layer_counts(self) -> tuple[LayerCount, ...]:
+        """Return the distinct layers with their numbers, for sums over a model."""
+        return self._counts[0]
+
+    @property
+    def mtp_counts(self) -> tuple[LayerCount, ...]:
+        """Return the distinct layers among `mtp_layers` with their numbers."""
+        return self._counts[1]
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
@@ -111,14 +136,15 @@ class ModelFacts:
             layers=tuple(layers[:num_layers]),
             mtp_layers=tuple(layers[num_layers:]),
             experts_block=block,
-            rope_type=_rope_type(config),
+            rope=RopeScaling(_rope_type(config), _stretched_context(config)),
             hidden_act=str(config.get(family.activation.key) or family.activation.default),
-            stretched_context=_stretched_context(config),
             joined_size=_joined_size(config, draft, hidden_size),
-            wrapper=wrapper or "",
-            names=tuple(family.stored.names(config)),
-            mtp_prefix=family.mtp.prefix,
-            mtp_alias=family.mtp.alias,
+            checkpoint=CheckpointNames(
+                wrapper=wrapper or "",
+                pairs=tuple(family.stored.names(config)),
+                mtp_prefix=family.mtp.prefix,
+                mtp_alias=family.mtp.alias,
+            ),
             per_layer_vocab_size=per_layer_vocab_size(config) if layers[0].per_layer_input else 0,
         )
         return plain if quantization is None else plain.stored_as(quantization)
@@ -138,10 +164,11 @@ class ModelFacts:
         self, index: int, layer: LayerFacts, scheme: QuantizationScheme
     ) -> Iterator[tuple[str, Quantization]]:
         """Yield the names of layer `index`'s quantised matrices, each with its format."""
-        layers = layer_names(index, self.wrapper or None)
-        if index >= self.num_layers and self.mtp_prefix:
-            layers = (f"{self.mtp_prefix}layers.{index - self.num_layers}",)
-            layers += (self.mtp_alias,) if self.mtp_alias else ()
+        named = self.checkpoint
+        layers = layer_names(index, named.wrapper or None)
+        if index >= self.num_layers and named.mtp_prefix:
+            layers = (f"{named.mtp_prefix}layers.{index - self.num_layers}",)
+            layers += (named.mtp_alias,) if named.mtp_alias else ()
         for matrix in projections(layer, self.hidden_size, self.experts_block):
             if not matrix.quantizable:
                 continue
@@ -149,7 +176,7 @@ class ModelFacts:
             stack = self._stack_names(matrix)
             stored = scheme.format_of_copies(
                 tuple(
-                    checkpoint_name(f"{layer}.{name}", self.names).removesuffix(".weight")
+                    checkpoint_name(f"{layer}.{name}", named.pairs).removesuffix(".weight")
                     for layer in layers
                     for name in (copy, *stack)
                 )
@@ -170,7 +197,7 @@ class ModelFacts:
     def longest_context(self) -> int:
         """Return the most tokens that positions support. A config.json may give the training length
         as max_position_embeddings, and a YaRN scaling that stretches it."""
-        return max(self.max_position_embeddings, self.stretched_context)
+        return max(self.max_position_embeddings, self.rope.stretched_context)
 
     @property
     def keeps_states(self) -> bool:

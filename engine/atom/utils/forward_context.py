@@ -52,6 +52,20 @@ class LongChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptPlan:
+    """The division of a step's prompts for dense attention, as far as the host knows their lengths.
+
+    equal: groups of prompts that it may compute without reading the cache, in order of rows.
+    chunks: rows with a history that it may compute in pieces, in order and in none of those groups.
+    context: tokens that all rows but decodes attend over, None if the host does not know.
+    """
+
+    equal: tuple[EqualPrompts, ...] = ()
+    chunks: tuple[LongChunk, ...] = ()
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeRuns:
     """The neighbouring decodes of a step that belong to one sequence: a newest token and its
     drafts.
@@ -76,10 +90,7 @@ class AttentionMetaData:
     - num_decodes: the first `num_decodes` rows have exactly one token. max_query_len,
       max_context_len: host copies of the maxima. even_contexts: no decode row is so long that it
       would outlast all others.
-    - long_prompts: groups of prompts that a dense attention may compute without reading the cache,
-      in order of rows. long_chunks: rows with a history that one may compute in pieces, in order
-      and in none of those groups. prompt_context: tokens that all rows but decodes attend over,
-      None if the host does not know.
+    - prompts: the host's knowledge of the rows that are no decodes.
     - has_padding: tokens after the decodes may belong to no row; their results are 0.
     - runs: the decodes of one sequence, if it may have several; then all their keys and values must
       be written before any of them attends.
@@ -99,9 +110,7 @@ class AttentionMetaData:
     max_query_len: int
     max_context_len: int
     even_contexts: bool = False
-    long_prompts: tuple[EqualPrompts, ...] = ()
-    long_chunks: tuple[LongChunk, ...] = ()
-    prompt_context: int | None = None
+    prompts: PromptPlan = PromptPlan()
     has_padding: bool = False
     runs: DecodeRuns | None = None
     slots: torch.Tensor | None = None

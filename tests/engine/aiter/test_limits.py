@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import ExpertsCase, OpCase
 from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.exercises import CLAMPED, SIGMOID, SOFTMAX
@@ -22,9 +23,18 @@ DENSE = replace(BF16, attention=(ASSEMBLY,))
 SMALL = replace(BF16, attention=(GLUON,))
 LATENTS = replace(BF16, latent=(LATENT,))
 MIXED = replace(
-    BF16, routings=(SOFTMAX,), expert_formats=(WeightFormat.PLAIN,), expert_sizes=((2048, 768),)
+    BF16,
+    experts=ExpertsCase(routings=(SOFTMAX,), formats=(WeightFormat.PLAIN,), sizes=((2048, 768),)),
 )
-FOUR_BITS = replace(MIXED, expert_formats=(WeightFormat.MXFP4,), activations=(CLAMPED,))
+FOUR_BITS = replace(
+    MIXED, experts=replace(MIXED.experts, formats=(WeightFormat.MXFP4,)), activations=(CLAMPED,)
+)
+
+
+def _with_experts(case: OpCase, **changes: Any) -> OpCase:
+    return replace(case, experts=replace(case.experts, **changes))
+
+
 FNUZ, FN = torch.float8_e4m3fnuz, torch.float8_e4m3fn
 
 
@@ -82,7 +92,7 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
         "not 256 and 64",
     ),
     "sigmoids that sum to anything": (
-        "route", replace(MIXED, routings=(replace(SIGMOID, renormalize=False),)), "gfx942",
+        "route", _with_experts(MIXED, routings=(replace(SIGMOID, renormalize=False),)), "gfx942",
         "sum to one",
     ),
     "plain experts that are clamped": (
@@ -100,14 +110,14 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
         "experts", replace(FOUR_BITS, dtype=torch.float16), "gfx950", "not float16",
     ),
     "experts of several ranks": (
-        "experts", replace(MIXED, partial_experts=True), "gfx942", "another rank's",
+        "experts", _with_experts(MIXED, partial=True), "gfx942", "another rank's",
     ),
     "experts of four bits of several ranks": (
-        "experts", replace(FOUR_BITS, partial_experts=True), "gfx950", "another rank's",
+        "experts", _with_experts(FOUR_BITS, partial=True), "gfx950", "another rank's",
     ),
-    "odd experts": ("experts", replace(MIXED, expert_sizes=((2048, 20),)), "gfx942", "not 20"),
+    "odd experts": ("experts", _with_experts(MIXED, sizes=((2048, 20),)), "gfx942", "not 20"),
     "experts of int8": (
-        "experts", replace(MIXED, expert_formats=(WeightFormat.INT8,)), "gfx942", "int8",
+        "experts", _with_experts(MIXED, formats=(WeightFormat.INT8,)), "gfx942", "int8",
     ),
 }  # fmt: skip
 
@@ -135,7 +145,7 @@ def test_what_it_can_do_is_its_own(
 def test_every_generation_has_experts_of_four_bits(
     generation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_for = replace(FOUR_BITS, activations=(Activation.SILU,), fp4_inputs=True)
+    made_for = _with_experts(replace(FOUR_BITS, activations=(Activation.SILU,)), fp4_inputs=True)
     with amd_card(monkeypatch, generation, "gfx950"):
         backend = load_backend("aiter")
         for case in (FOUR_BITS, made_for):

@@ -8,6 +8,7 @@ import torch
 
 from atom.config import Config
 from atom.model_ops.backends import ResolvedOps, resolve_ops, resolve_reproducible_ops
+from atom.model_ops.backends.op_case import LoraMatrices
 from atom.models.decoder.spec import ModelSpec
 
 
@@ -22,12 +23,12 @@ class ElementTypes:
 def chosen_ops(config: Config, layers: ModelSpec, types: ElementTypes, device: str) -> ResolvedOps:
     """Choose a backend for each operation. layers: all that a rank computes, those that draft too;
     device: its type. Raises `ConfigError` if no backend can compute an operation."""
+    case = layers.op_case(types.model, types.kv, config.cache.block_size)
     case = replace(
-        layers.op_case(types.model, types.kv, config.cache.block_size),
+        case,
         drafts=config.speculative is not None,
-        partial_experts=config.parallel.expert_parallel,
-        lora=config.lora is not None,
-        lora_experts=config.lora is not None and config.lora.experts,
+        experts=replace(case.experts, partial=config.parallel.expert_parallel),
+        lora=LoraMatrices.of(config.lora),
     )
     execution = config.execution
     if execution.reproducible:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_ops.slots import DecodeInputs
-from atom.utils.forward_context import AttentionMetaData, DecodeRuns
+from atom.utils.forward_context import AttentionMetaData, DecodeRuns, PromptPlan
 from atom.utils.long_chunks import long_chunks
 from atom.utils.row_groups import are_even, long_prompts
 
@@ -57,9 +57,11 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
         max_query_len=int(rows.num_scheduled.max()),
         max_context_len=int(contexts.max()),
         even_contexts=even,
-        long_prompts=long_prompts(*counts),
-        long_chunks=long_chunks(*counts),
-        prompt_context=int(contexts[rows.num_decodes :].sum()),
+        prompts=PromptPlan(
+            equal=long_prompts(*counts),
+            chunks=long_chunks(*counts),
+            context=int(contexts[rows.num_decodes :].sum()),
+        ),
     )
 
 

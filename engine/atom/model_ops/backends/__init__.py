@@ -23,7 +23,7 @@ from atom.collectives.group import Group
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Backend, Ops, WarmupCompile
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import LoraMatrices, OpCase
 from atom.model_ops.backends.op_names import (
     ATTENTION_OPS,
     FUSED_OPS,
@@ -142,7 +142,7 @@ def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
             for op in ATTENTION_OPS
             if op in chosen and case.asks_for(op) and op not in chosen[op].prompts
         ),
-        captures_lora=case.lora
+        captures_lora=case.lora is not LoraMatrices.NONE
         and all(op in chosen[op].capturable for op in LORA_OPS if case.asks_for(op)),
         expands=chosen["prepare_linear"].expands,
         join=chosen["norm"].join,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 import torch
 
+from atom.lora_config import LoraConfig
 from atom.model_ops.backends.op_names import (
     COMPRESSED_OPS,
     DRAFT_OPS,
@@ -30,15 +32,41 @@ from atom.model_ops.values import (
 from atom.sizing.states import StateShape
 
 
+class LoraMatrices(enum.Enum):
+    """The matrices of which rows of a step may have adapters."""
+
+    NONE = enum.auto()
+    DENSE = enum.auto()  # all but experts'
+    EXPERTS_TOO = enum.auto()
+
+    @classmethod
+    def of(cls, config: LoraConfig | None) -> LoraMatrices:
+        """Return the matrices of an engine's adapters; None is an engine without them."""
+        if config is None:
+            return cls.NONE
+        return cls.EXPERTS_TOO if config.experts else cls.DENSE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsCase:
+    """The features of experts: formats of their matrices, rules of routers, inputs and inner size
+    of each kind. fp4_inputs: whether they are for inputs of MXFP4; partial: whether ranks hold
+    whole experts, each some of them."""
+
+    formats: tuple[WeightFormat, ...] = ()
+    routings: tuple[Routing, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
+    fp4_inputs: bool = False
+    partial: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
     """The features that an engine needs of its operations: dtypes of the model and of its KV cache;
     shapes of attention layers, of those with a latent, entries or a state, and of indexers; tokens
-    per block; formats of matrices and of experts; activations; rules of routers; inputs and inner
-    size of experts. fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms'
-    weights are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts:
-    whether ranks hold whole experts; lora: whether rows may have adapters, lora_experts: of experts
-    too."""
+    per block; formats of matrices but experts'; activations. wide_norms: whether norms' weights are
+    float32 in a model that is not; drafts: whether rows carry drafts; lora: the matrices of which
+    rows may have adapters."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -49,16 +77,11 @@ class OpCase:
     index: tuple[IndexShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
-    expert_formats: tuple[WeightFormat, ...] = ()
+    experts: ExpertsCase = ExpertsCase()
     activations: tuple[Gating, ...] = (Activation.SILU,)
-    routings: tuple[Routing, ...] = ()
-    expert_sizes: tuple[tuple[int, int], ...] = ()
-    fp4_inputs: bool = False
     wide_norms: bool = False
     drafts: bool = False
-    partial_experts: bool = False
-    lora: bool = False
-    lora_experts: bool = False
+    lora: LoraMatrices = LoraMatrices.NONE
 
     def asks_for(self, op: str) -> bool:
         """Return whether a step computes the operation at all, as far as attention, drafts
@@ -70,9 +93,9 @@ class OpCase:
         if op in COMPRESSED_OPS:
             return bool(self.compressed)
         if op == "expert_products":
-            return self.lora_experts and bool(self.routings)
+            return self.lora is LoraMatrices.EXPERTS_TOO and bool(self.experts.routings)
         if op in LORA_OPS:
-            return self.lora
+            return self.lora is not LoraMatrices.NONE
         return op not in SPARSE_OPS or bool(self.index)
 
     def needs(self, op: str) -> bool:
@@ -85,5 +108,5 @@ class OpCase:
         if op in MLA_OPS:
             return bool(self.latent)
         if op in EXPERTS_OPS:
-            return bool(self.routings)
+            return bool(self.experts.routings)
         return self.asks_for(op)

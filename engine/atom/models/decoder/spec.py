@@ -16,7 +16,7 @@ import torch
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import ExpertsCase, OpCase
 from atom.model_ops.compressed_attention import CompressedShape
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
@@ -186,15 +186,19 @@ class ModelSpec:
             index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
             formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
-            expert_formats=self._formats(lambda matrix: matrix.copies > 1),
+            experts=self._experts_case(),
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
-            routings=tuple(
-                dict.fromkeys(layer.experts.routing for layer in self.layers if layer.experts)
-            ),
-            expert_sizes=self._expert_sizes(),
-            fp4_inputs=self._experts_have_fp4_inputs(),
             wide_norms=dtype is not torch.float32
             and any(spec.unit_offset for spec in (self.norm, *(each.norm for each in self.layers))),
+        )
+
+    def _experts_case(self) -> ExpertsCase:
+        routings = (layer.experts.routing for layer in self.layers if layer.experts)
+        return ExpertsCase(
+            formats=self._formats(lambda matrix: matrix.copies > 1),
+            routings=tuple(dict.fromkeys(routings)),
+            sizes=self._expert_sizes(),
+            fp4_inputs=self._experts_have_fp4_inputs(),
         )
 
     def _expert_sizes(self) -> tuple[tuple[int, int], ...]:
@@ -260,7 +264,7 @@ def decoder_spec(
         norm=norm,
         layers=tuple(layers[: facts.num_layers]),
         mtp_layers=tuple(layers[facts.num_layers :]),
-        mtp_prefix=facts.mtp_prefix,
+        mtp_prefix=facts.checkpoint.mtp_prefix,
     )
 
 

@@ -151,7 +151,7 @@ def test_facts_of_a_sparse_text_part_are_those_of_the_whole(tmp_path: Path) -> N
         "vision_config": {"hidden_size": 1152},
     }
     facts = ModelFacts.from_hf_config(sparse)
-    assert facts.wrapper == "Gemma3ForConditionalGeneration"
+    assert facts.checkpoint.wrapper == "Gemma3ForConditionalGeneration"
     assert parameter_count(facts) == 3_880_263_168
     assert facts.weight_dtype_bytes == 2
     assert facts.layers[0].attention.num_kv_heads == 4

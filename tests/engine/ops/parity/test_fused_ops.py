@@ -23,7 +23,7 @@ from atom.model_ops.values import (
 )
 from atom.sizing.mask_rule import sliding_window
 from atom.utils import long_chunks
-from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk
+from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk, PromptPlan
 from atom.utils.row_groups import are_even, long_prompts
 from tests.engine.ops.inputs import FLOAT32, TOLERANCE, assert_rows_agree, in_runs, paged_case
 
@@ -244,8 +244,10 @@ def test_a_prompt_whose_leading_part_is_dense_before_a_chunk_in_pieces(
     positions, step = place(case.step, contexts, counts)
     step = replace(
         step,
-        long_prompts=(EqualPrompts(2, 1, 41, 90, leading=64),),
-        long_chunks=(LongChunk(3, 131, 40, head=6, history=(16,), tiles=(16, 16)),),
+        prompts=PromptPlan(
+            equal=(EqualPrompts(2, 1, 41, 90, leading=64),),
+            chunks=(LongChunk(3, 131, 40, head=6, history=(16,), tiles=(16, 16)),),
+        ),
     )
     rotary = Rotary(cos_sin, positions)
     shape = AttentionShape(4, 2, 32, 32**-0.5)
@@ -277,6 +279,8 @@ def place(
         max_query_len=metadata.max_query_len,
         max_context_len=metadata.max_context_len,
         even_contexts=are_even(contexts[:decodes].numpy()),
-        long_prompts=long_prompts(computed, scheduled, decodes),
-        long_chunks=long_chunks.long_chunks(computed, scheduled, decodes),
+        prompts=PromptPlan(
+            equal=long_prompts(computed, scheduled, decodes),
+            chunks=long_chunks.long_chunks(computed, scheduled, decodes),
+        ),
     )

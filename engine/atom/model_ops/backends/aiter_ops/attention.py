@@ -134,7 +134,7 @@ class PagedAttention:
         starts = step.query_starts[first:] - first
         # As many keys as queries: no prompt has a history. In fp8 a prompt attends to what the
         # cache holds of it, so that a prefix found there changes nothing.
-        fresh = step.prompt_context == q.shape[0] and cache.k_scale is None
+        fresh = step.prompts.context == q.shape[0] and cache.k_scale is None
         if fresh and isinstance(heads, Heads):
             k, v, key_starts = heads.k[first:], heads.v[first:], starts
         else:

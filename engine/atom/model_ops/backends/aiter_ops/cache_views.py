@@ -65,7 +65,7 @@ def prompt_keys(step: AttentionMetaData, block_size: int) -> PromptKeys:
     found: PromptKeys | None = step.per_step.get(key)
     if found is None:
         contexts = step.context_lens[step.num_decodes :]
-        total = step.prompt_context
+        total = step.prompts.context
         total = int(contexts.sum()) if total is None else total
         ends = contexts.cumsum(0, dtype=torch.int64)
         starts = torch.cat((ends.new_zeros(1), ends))

@@ -140,7 +140,7 @@ def _against_latent_shape(shape: LatentShape) -> tuple[str, ...]:
 
 
 def _against_routing(case: OpCase, card: Card) -> tuple[str, ...]:
-    return tuple(reason for routing in case.routings for reason in _against_rule(routing))
+    return tuple(reason for routing in case.experts.routings for reason in _against_rule(routing))
 
 
 def _against_rule(routing: Routing) -> tuple[str, ...]:
@@ -156,23 +156,23 @@ def _against_rule(routing: Routing) -> tuple[str, ...]:
 
 
 def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
-    if not case.routings:
+    if not case.experts.routings:
         return ()
-    if len(case.expert_formats) > 1:
+    if len(case.experts.formats) > 1:
         return ("multiplies experts of one format alone",)
-    if any(routing.weighs_inputs for routing in case.routings):
+    if any(routing.weighs_inputs for routing in case.experts.routings):
         return ("weighs what an expert makes, and not what it is given",)
-    if case.partial_experts:
+    if case.experts.partial:
         return ("is not told here that some of a token's experts are another rank's",)
-    if case.expert_formats == (WeightFormat.MXFP4,):
+    if case.experts.formats == (WeightFormat.MXFP4,):
         return _against_fp4_experts(case, card)
     reasons = _against_activations(case, card)
-    for kind in case.expert_formats:
+    for kind in case.experts.formats:
         if kind not in (WeightFormat.PLAIN, WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
             reasons += (f"has no experts of {kind.value}",)
-    blocks = WeightFormat.FP8_BLOCKS in case.expert_formats
+    blocks = WeightFormat.FP8_BLOCKS in case.experts.formats
     multiple = _EXPERT_BLOCK if blocks else _EXPERT_TILE
-    for size in dict.fromkeys(side for sizes in case.expert_sizes for side in sizes):
+    for size in dict.fromkeys(side for sizes in case.experts.sizes for side in sizes):
         if size % multiple:
             reasons += (f"shuffles experts of sizes that {multiple} divides, not {size}",)
     return reasons
@@ -185,7 +185,7 @@ def _against_fp4_experts(case: OpCase, card: Card) -> tuple[str, ...]:
         return (f"multiplies experts of mxfp4 with bfloat16, not {_name(case.dtype)}",)
     if case.activations == (CLAMPED,):
         return ()
-    if case.fp4_inputs:
+    if case.experts.fp4_inputs:
         return _against_activations(case, card)
     return (
         "rounds inputs of experts of mxfp4 to four bits, for which this checkpoint is not made, "

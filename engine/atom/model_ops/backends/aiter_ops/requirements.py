@@ -79,7 +79,7 @@ def _of_case(op: str, case: OpCase) -> Iterator[str]:
                 yield from ("pa_decode_gluon", "get_recommended_splits")
     if case.latent:
         yield from _OF_LATENT.get(op, ())
-    if case.routings:
+    if case.experts.routings:
         yield from _OF_EXPERTS.get(op, ())
-    if op == "prepare_experts" and WeightFormat.MXFP4 in case.expert_formats:
+    if op == "prepare_experts" and WeightFormat.MXFP4 in case.experts.formats:
         yield from ("e8m0_shuffle", "shuffle_weight_a16w4", "shuffle_scale_a16w4")

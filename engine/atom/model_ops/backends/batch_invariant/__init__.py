@@ -79,7 +79,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     """See `Backend`."""
     from atom.model_ops.backends.batch_invariant import attention
 
-    formats = {"linear": case.formats, "experts": case.expert_formats}.get(op, ())
+    formats = {"linear": case.formats, "experts": case.experts.formats}.get(op, ())
     others = sorted({kind.value for kind in formats} - {WeightFormat.PLAIN.value})
     if others:
         return (f"multiplies no matrices of {' and '.join(others)}: give it a plain checkpoint",)

@@ -163,12 +163,15 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
     if op == "route":
-        others = {each.scoring for each in case.routings} - {Scoring.SOFTMAX, Scoring.SIGMOID}
+        others = {each.scoring for each in case.experts.routings} - {
+            Scoring.SOFTMAX,
+            Scoring.SIGMOID,
+        }
         return tuple(f"its router has no {scoring.value}" for scoring in others)
-    if op == "expert_products" and WeightFormat.MXFP4 in case.expert_formats:
+    if op == "expert_products" and WeightFormat.MXFP4 in case.experts.formats:
         return ("its MXFP4 stacks are in the order of both products at once",)
     if op in ("prepare_experts", "experts", "add_experts", "norm_experts", "expert_products"):
-        return _against_fp8(case.expert_formats)
+        return _against_fp8(case.experts.formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
     attentions = (gqa, mla, sparse_mla)

@@ -20,7 +20,7 @@ from atom.model_ops.backends.triton_ops.nvidia.cudnn_attention import piece_atte
 from atom.model_ops.values import AttentionShape
 from atom.sizing.mask_rule import MaskKind, MaskRule, sliding_window
 from atom.utils import long_chunks as chunk_plan
-from atom.utils.forward_context import LongChunk
+from atom.utils.forward_context import LongChunk, PromptPlan
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
 from tests.engine.ops.reference_answers import assert_reference_answers
 from tests.support.models.tiny_model import make_tiny_checkpoint
@@ -51,12 +51,14 @@ def expected(reference: Backend, case: PagedCase) -> torch.Tensor:
 
 
 def chunked(case: PagedCase, chunks: tuple[LongChunk, ...] = CHUNKS) -> PagedCase:
-    return replace(case, step=replace(case.step, long_chunks=chunks))
+    return replace(case, step=replace(case.step, prompts=PromptPlan(chunks=chunks)))
 
 
 def taken(case: PagedCase) -> tuple[LongChunk, ...]:
     layer = LayerStep(case.shape, case.cache, case.step)
-    return tuple(chunk for chunk in case.step.long_chunks if is_for_library(case.q, layer, chunk))
+    return tuple(
+        chunk for chunk in case.step.prompts.chunks if is_for_library(case.q, layer, chunk)
+    )
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -9,7 +9,7 @@ import torch
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, NormWeight, Rotary
-from atom.utils.forward_context import EqualPrompts
+from atom.utils.forward_context import EqualPrompts, PromptPlan
 from tests.engine.ops.inputs import assert_rows_agree, padded_step, poison
 from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case
 
@@ -94,7 +94,7 @@ def test_long_prompts_are_attended_to_without_the_cache(
 ) -> None:  # fmt: skip
     for shape in (SMALL, ODD):
         case = latent_case(rows, device=device, dtype=torch.float32, shape=shape)
-        step = replace(case.step, long_prompts=tuple(groups))
+        step = replace(case.step, prompts=PromptPlan(equal=tuple(groups)))
         check(backend, reference, replace(case, step=step))
 
 

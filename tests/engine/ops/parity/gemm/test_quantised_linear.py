@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import ExpertsCase, OpCase
 from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
@@ -147,7 +147,9 @@ def limit(kind: WeightFormat, dtype: torch.dtype, rounds_inputs: bool) -> float:
 def leaves(backend: Backend, kind: WeightFormat, dtype: torch.dtype, op: str = "linear") -> bool:
     """Whether the backend says that it has no such product; then the reference computes it."""
     formats = (WeightFormat.PLAIN, kind)
-    case = OpCase(dtype=dtype, kv_dtype=dtype, formats=formats, expert_formats=(kind,))
+    case = OpCase(
+        dtype=dtype, kv_dtype=dtype, formats=formats, experts=ExpertsCase(formats=(kind,))
+    )
     reasons = backend.reasons_against(op, case)
     assert all(kind.value in reason for reason in reasons)
     return bool(reasons)

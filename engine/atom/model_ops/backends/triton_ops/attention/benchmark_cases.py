@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, PromptPlan
 from atom.utils.long_chunks import long_chunks
 from atom.utils.row_groups import are_even, long_prompts
 
@@ -114,8 +114,7 @@ def attention_case(
             max_query_len=max(queries),
             max_context_len=longest,
             even_contexts=are_even(np.array(decodes)),
-            long_prompts=long_prompts(*counts_of_rows),
-            long_chunks=long_chunks(*counts_of_rows),
+            prompts=PromptPlan(long_prompts(*counts_of_rows), long_chunks(*counts_of_rows)),
         ),
         contexts=list(contexts),
         queries=list(queries),

@@ -103,7 +103,7 @@ def _attend_rows(
 ) -> None:
     """Attend with all rows except decodes and those of the groups; the cache holds their keys and
     values."""
-    chunks = [chunk for chunk in layer.step.long_chunks if is_for_library(q, layer, chunk)]
+    chunks = [chunk for chunk in layer.step.prompts.chunks if is_for_library(q, layer, chunk)]
     for chunk in chunks:
         if chunk.head:
             prefill_attention(q, layer, RowSpan(chunk.row, 1, chunk.head), out)
@@ -132,7 +132,7 @@ def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[Equal
     if not shape.has_plain_scores:
         return ()
     return tuple(
-        group for group in step.long_prompts if shape.mask.seen(group.leading) == group.leading
+        group for group in step.prompts.equal if shape.mask.seen(group.leading) == group.leading
     )
 
 

@@ -45,7 +45,7 @@ def mla_attention(
     q, decodes = tokens.q, step.num_decodes
     groups = tuple(
         group
-        for group in step.long_prompts
+        for group in step.prompts.equal
         if not shape.prefers_absorbed(group.leading, group.leading)
     )
     keys, values = up_by_head(up, shape)
