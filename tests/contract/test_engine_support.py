@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from atom.config import EngineOptions, build_config
+from atom.config import Config, EngineOptions, build_config
 from atom.errors import AtomError
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_ops.rotary_embedding import RopeLimits, cos_sin_table, rope_config
 from atom.models.registry import support_model_arch_dict
 from atom.sizing import ModelFacts
 from atom.sizing.architectures import ARCHITECTURES
+from atom.sizing.attention.kinds import (
+    EntriesAttention,
+    GroupedAttention,
+    LatentAttention,
+    SharedKvAttention,
+    StateAttention,
+)
 from atom.sizing.engine_support import (
     SUPPORTED_KV_DTYPES,
     SUPPORTED_ROPE_TYPES,
@@ -130,6 +138,37 @@ def test_no_two_rows_have_one_name_or_model_type() -> None:
     assert len({row.model_type for row in rows.values()}) == len(rows)
     for name, row in rows.items():
         assert architectures_of({"model_type": row.model_type}) == [name]
+
+
+# Kinds of attention that only some settings of an architecture have.
+KINDS: dict[str, dict[str, Any]] = {
+    "Gemma4ForCausalLM": {"num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2},
+    "GlmMoeDsaForCausalLM": {"indexer_types": ["full", "shared"]},
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_facts_of_every_architecture_reach_other_processes(
+    checkpoint: Path, architecture: str
+) -> None:
+    settings = {**SIZES, **OWN_SIZES.get(architecture, {}), **KINDS.get(architecture, {})}
+    facts = ModelFacts.from_hf_config({**settings, "architectures": [architecture]})
+    config = build_config(EngineOptions.of(model=str(checkpoint), device="cpu"))
+    config = replace(config, model=replace(config.model, facts=facts))
+    assert Config.from_json(config.to_json()) == config
+
+
+def test_the_facts_that_are_sent_have_every_kind_of_attention() -> None:
+    kinds = {
+        type(layer.attention)
+        for name in ARCHITECTURES
+        for layer in ModelFacts.from_hf_config(
+            {**SIZES, **OWN_SIZES.get(name, {}), **KINDS.get(name, {}), "architectures": [name]}
+        ).layers
+    }
+    assert kinds == {
+        GroupedAttention, SharedKvAttention, LatentAttention, EntriesAttention, StateAttention,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "mrope"])

@@ -1,9 +1,9 @@
 """Sizing: the memory that a model needs and that a device can hold, as pure arithmetic.
 
 The engine (with measured numbers) and the operator (with predicted ones) share this arithmetic.
-Standard library only; no torch, no client, no clock; no file is read or written. Every quantity is
-an integer number of bytes or tokens, per device. The sizes of a model (model_facts, weights,
-kv_layout) are independent of the support by this version's engine (engine_support).
+Standard library and msgspec only; no torch, client or clock; no file is read or written. Every
+quantity is an integer number of bytes or tokens, per device. The sizes of a model (model_facts,
+weights, kv_layout) are independent of the support by this version's engine (engine_support).
 """
 
 from __future__ import annotations
