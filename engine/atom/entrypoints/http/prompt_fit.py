@@ -18,6 +18,7 @@ _LEAST_ITEM_BYTES = 2  # an item of a list, with its separator
 _FIELDS = {"messages": 1, "input": 2, "prompt": 1, "token_ids": 1}
 _DIGITS = b"-0123456789"
 _BLANKS = b" \t\r\n"
+_HEAD_BYTES = 64
 
 
 class _Prompts(msgspec.Struct):
@@ -60,10 +61,12 @@ def _count(field: msgspec.Raw | msgspec.UnsetType) -> tuple[int, str]:
     """Count the messages or token ids of a field; 0 for a field of another kind."""
     if field is msgspec.UNSET:
         return 0, ""
-    text = bytes(field)
-    inside = text[1:].lstrip(_BLANKS)[:1]
-    if not text.startswith(b"[") or not inside:
+    view = memoryview(field)
+    # A look at the head: a long text is not copied to learn that it is no list.
+    head = bytes(view[:_HEAD_BYTES])
+    if not head.startswith(b"["):
         return 0, ""
-    if inside in _DIGITS:
-        return text.count(b",") + 1, "token ids"
-    return (len(_items.decode(text)), "messages") if inside == b"{" else (0, "")
+    inside = (head[1:].lstrip(_BLANKS) or bytes(view[1:]).lstrip(_BLANKS))[:1]
+    if inside and inside in _DIGITS:
+        return bytes(view).count(b",") + 1, "token ids"
+    return (len(_items.decode(view)), "messages") if inside == b"{" else (0, "")

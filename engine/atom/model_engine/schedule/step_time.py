@@ -23,7 +23,7 @@ LEAST_ALONE_TOKENS = 1024  # of prompts without answers: fewer would cost throug
 FIRST_TOKENS = 512  # beside answers, while nothing is known of the device's speed
 # A step of several clients, in steps without prompts: first tokens come after two or three of them.
 SHARED_STEPS = 6.0
-LEAST_SHARED_SECONDS = 0.02  # less than that is not noticed, and shorter steps cost more
+LEAST_SHARED_SECONDS = 0.01  # less than that is not noticed, and shorter steps cost more
 _NEW_SHARE = 0.25  # of the newest step in the average
 _MOST_GROWTH = 4.0  # of one step over the average: a pause of the machine is no speed
 
