@@ -11,7 +11,6 @@ to the loop that called `start`.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 import uuid
@@ -22,13 +21,14 @@ from typing import Any
 from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.config_values import OpenRequestsMode, SleepLevel
-from atom.errors import EngineDeadError, RequestError
+from atom.errors import RequestError
 from atom.model_engine.control import Answer, Control
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.cache_salts import CacheSalts
 from atom.model_engine.front.core_event_hop import CoreEventHop
+from atom.model_engine.front.core_link import CoreLink
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
 from atom.model_engine.front.fingerprint import Fingerprint
 from atom.model_engine.front.handover.continuations import Continuations
@@ -99,11 +99,11 @@ class AsyncLLMEngine:
             processor.warn_of_misfits()
         self.processor = processor
         self.text = AsyncText(self.processor)
-        self._rank_stats = RankStatsBoard()
+        self._rank_stats = RankStatsBoard(wall_clock)
         self._lifecycle = EngineLifecycle(on_progress, holds_requests=config.sleep.holds_requests)
         self._requests = OpenRequests(
             self.processor.outputs,
-            self._tell_of_abort,
+            lambda numbers: self._link.abort(numbers),
             reader_limits=reader_limits,
             is_contended=lambda: bool(self._rank_stats.num_waiting),
             keeps_answers=replicas is not None or config.parallel.data_parallel_size > 1,
@@ -119,32 +119,29 @@ class AsyncLLMEngine:
         self.cache_salts = CacheSalts()
         digests = self._digests = AdapterDigests(lambda: self.pauses.weights_version)
         self._ids = itertools.count(first_id(client))
-        self._calls = UtilityCalls(self._ids, self._ask_cores)
+        self._calls = UtilityCalls(self._ids, lambda *asked: self._link.ask(*asked))
         self.lora_changes = LoraChanges(self.loras, self.call, self._digests)
         self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._calls.call)
         idle = config.sleep.idle_seconds
         self._idle = IdleSleep(idle, self._lifecycle, self._requests, self.pauses, clock)
         self._fingerprint = Fingerprint(config)
         self._request_timeout_seconds = request_timeout_seconds
-        self._wall_clock = wall_clock
         self._events = CoreEventHop(self._handle_arrived)
         self._core = core_factory(config, self._events.put)
         self._delivery = StepDelivery(self.processor.outputs, self._requests, clock)
-        self._continuations = Continuations(self._requests, self._delivery, self._ids)
-        self._core_ended = False
-        self._handover: Handover | None = None
+        again = Continuations(self._requests, self._delivery, self._ids)
+        self._link = CoreLink(self._core, self._lifecycle, self._requests, self._calls, again)
         if replicas is not None and config.model.pooling is None:
-            self._handover = Handover(replicas, self._requests, self._delivery, digests.version)
+            handover = Handover(replicas, self._requests, self._delivery, digests.version)
+            self._link.handover = handover
         inputs = self.processor.inputs
         self._intake = RequestIntake(inputs, self.text, self._ids, clock)
         self._handed = HandedIntake(inputs, self._intake, self.loras, self._digests.version)
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
-        """Build an engine of a model. model: a checkpoint folder or hub id; options: fields of
-        `EngineOptions`.
-
-        Raises `ModelError` or `ConfigError`. Not started yet."""
+        """Build an engine of a model, without starting it. model: a checkpoint folder or hub id;
+        options: fields of `EngineOptions`. Raises `ModelError` or `ConfigError`."""
         return AsyncLLMEngine(build_config(EngineOptions.of(model=model, **options)))
 
     # ---- life ---------------------------------------------------------------------------------
@@ -227,15 +224,11 @@ class AsyncLLMEngine:
     async def hand_over(self) -> bool:
         """Let other replicas continue the open answers, as far as they take them. Returns whether
         the engine process is idle then. Answers that continue elsewhere stay open here."""
-        if self._handover is None:
-            return not self._requests
-        await self._handover.hand_over(self._core, self._continuations)
-        return not self._handover.num_left
+        return await self._link.hand_over()
 
     async def end_core(self, timeout_seconds: float = 10.0) -> None:
         """End the engine process, which is idle; answers that continue elsewhere stay open."""
-        self._core_ended = True
-        await asyncio.to_thread(self._core.shutdown, timeout_seconds)
+        await self._link.end(timeout_seconds)
 
     async def wait_idle(self, timeout_seconds: float) -> None:
         """Wait until no request is open, but no longer than that."""
@@ -243,15 +236,9 @@ class AsyncLLMEngine:
 
     async def shutdown(self, timeout_seconds: float = 10.0) -> None:
         """End the engine process. Open requests get an error."""
-        if self._handover is not None:
-            self._handover.close()
-        if not self._lifecycle.is_dead:
-            self._lifecycle.shut_down()
-        self._fail_open("the engine was shut down")
         self._idle.stop()
         self.text.close()
-        await asyncio.to_thread(self._core.shutdown, timeout_seconds)
-        self._lifecycle.gone()
+        await self._link.shut_down(timeout_seconds)
 
     # ---- requests -----------------------------------------------------------------------------
 
@@ -382,11 +369,6 @@ class AsyncLLMEngine:
         self._lifecycle.check_awake()
         return await self._calls.call_named(method, args)
 
-    def _ask_cores(self, call_id: int, method: str, args: Sequence[Any]) -> None:
-        if self._core_ended or self._lifecycle.is_dead:  # no engine would answer
-            raise EngineDeadError(self.status.reason)
-        self._core.call_utility(call_id, method, args)
-
     # ---- sleep --------------------------------------------------------------------------------
 
     @property
@@ -431,12 +413,6 @@ class AsyncLLMEngine:
         """Return each client's request and token totals and its open requests, by label."""
         return self._requests.counts_by_client()
 
-    def _tell_of_abort(self, numbers: Sequence[int]) -> None:
-        if self._handover is not None:
-            numbers = self._handover.abort(numbers)
-        if not (self._core_ended or self._lifecycle.is_dead):
-            self._core.abort_requests(numbers)
-
     # ---- events -------------------------------------------------------------------------------
 
     def _handle_arrived(self, events: Iterable[CoreEvent]) -> None:
@@ -444,7 +420,8 @@ class AsyncLLMEngine:
         go to their readers together."""
         for event in events:
             if isinstance(event, StreamBody):
-                self._note_stats(event.rank_stats)
+                if event.rank_stats is not None:
+                    self._rank_stats.put(event.rank_stats)
                 self._delivery.take(event)
             else:
                 self._requests.deliver(self._delivery.taken())
@@ -453,11 +430,12 @@ class AsyncLLMEngine:
 
     def _handle(self, event: CoreEvent) -> None:
         if isinstance(event, RankStats):
-            self._note_stats(event)
+            self._rank_stats.put(event)
         elif isinstance(event, CoreFailed):
-            self._die(event.message)
+            self._link.die(event.message)
         elif isinstance(event, CoreLost):
-            self._lose(event)
+            self._rank_stats.lose(event.rank)
+            self._link.lose(event)
         elif isinstance(event, RequestFailed):
             self._requests.fail_each([event.request_id], lambda: event.error)
         elif isinstance(event, UtilityResponseBody):
@@ -468,32 +446,3 @@ class AsyncLLMEngine:
             self.pauses.weights_version = event.version
         else:
             self._lifecycle.note(event)
-
-    def _note_stats(self, told: RankStats | None) -> None:
-        if told is not None:
-            self._rank_stats.put(told, self._wall_clock())
-
-    def _lose(self, event: CoreLost) -> None:
-        """Let the other ranks continue a lost rank's requests."""
-        message = f"the engine stopped: {event.message}"
-        self._rank_stats.lose(event.rank)
-        self._lifecycle.maim(event.message)
-        again = self._continuations.of(
-            event.request_ids, lambda: EngineDeadError(message), lost=True
-        )
-        self._core.add_requests(again)
-
-    def _die(self, reason: str) -> None:
-        if not self._lifecycle.die(reason):
-            return
-        if self._handover is not None:
-            message = f"the engine stopped: {reason}"
-            self._handover.hand_over_lost(self._continuations, message)
-            self._calls.fail_all(lambda: EngineDeadError(message))
-        else:
-            self._fail_open(reason)
-
-    def _fail_open(self, reason: str) -> None:
-        message = f"the engine stopped: {reason}"
-        self._requests.fail_all(lambda: EngineDeadError(message))
-        self._calls.fail_all(lambda: EngineDeadError(message))

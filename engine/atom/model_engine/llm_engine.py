@@ -289,7 +289,7 @@ class LLMEngine:
             )
         told = event.rank_stats if isinstance(event, StreamBody) else event
         if isinstance(told, RankStats):
-            self._rank_stats.put(told, time.time())
+            self._rank_stats.put(told)
         if isinstance(event, StreamBody):
             self._delivery.take(event)
             self._open.deliver(self._delivery.taken())

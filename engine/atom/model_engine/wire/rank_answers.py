@@ -7,7 +7,8 @@ the board to AsyncLLMEngine, for /metrics and /server_info.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 
 import msgspec
@@ -116,16 +117,18 @@ class RankStatsBoard:
     """Hold the ranks' statistics. by_rank: each rank's latest. num_waiting: requests that wait for
     a place in the engine; read with every token."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+        """wall_clock: in seconds since 1970."""
+        self._wall_clock = wall_clock
         self.by_rank: dict[int, RankStats] = {}
         self.num_waiting = 0
         self._told_at: dict[int, float] = {}
 
-    def put(self, told: RankStats, now: float) -> None:
-        """Store a rank's statistics; now: seconds since 1970."""
+    def put(self, told: RankStats) -> None:
+        """Store a rank's statistics."""
         # A heartbeat is sent by a separate thread, and a step may overtake it.
         keep_newest(self.by_rank, [told])
-        self._told_at[told.rank] = now
+        self._told_at[told.rank] = self._wall_clock()
         self._count_waiting()
 
     def lose(self, rank: int) -> None:

@@ -85,10 +85,10 @@ def test_calls_go_on_without_a_rank_that_is_gone() -> None:
 
 
 def test_totals_of_a_rank_that_is_gone_stay_and_its_gauges_are_nothing() -> None:
-    board = RankStatsBoard()
+    board = RankStatsBoard(lambda: 5.0)
     for rank in (0, 1):
         stats = StatsBody(*range(1, 14), accepted_at_totals=(rank,))
-        board.put(RankStats(rank, 1, stats), now=5.0)
+        board.put(RankStats(rank, 1, stats))
     before = board.total
     assert before is not None
     board.lose(1)
