@@ -235,6 +235,7 @@ class Reason(StrEnum):
     MOVE_REFUSED = "MoveRefused"
     POD_MOVED = "PodMoved"
     UNUSED_WEIGHTS_REMOVED = "UnusedWeightsRemoved"
+    GROUP_GAVE_BACK = "GroupGaveBack"
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

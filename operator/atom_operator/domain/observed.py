@@ -96,6 +96,7 @@ class PodState:
     sick_devices: tuple[str, ...] = ()  # its own ones, as its kubelet reports
     accelerator: str | None = None  # the resource of the devices that its engine asks for
     lacks_claim: bool = False  # its ResourceClaim is not made yet: no scheduler looks at it
+    priority: int = 0  # by which the scheduler prefers it
 
     @property
     def serves(self) -> bool:

@@ -55,6 +55,7 @@ from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
+from atom_operator.reconcile.group_places import GroupPlaces
 from atom_operator.reconcile.profiles.profile_status import ProfileStatuses
 from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.reconciler import Reconciler
@@ -121,6 +122,7 @@ class Runtime:
             follows_defaults=settings.follows_defaults,
         )
         self._moves = DeviceMoves()
+        self._places = GroupPlaces()
         self._failing = FailingWrites()
         self._profile_users = ProfileUsers()
         self._profile_statuses = ProfileStatuses(fenced, self._profile_users)
@@ -138,6 +140,7 @@ class Runtime:
             applied=self._applied,
             train=self._train,
             moves=self._moves,
+            places=self._places,
             failing=self._failing,
             profile_users=self._profile_users,
             wake=lambda key: self.enqueue(*key),
@@ -234,6 +237,7 @@ class Runtime:
         self._applied.forget_all()
         self._train.forget_all()
         self._moves.forget_all()
+        self._places.forget_all()
         self._failing.forget_all()
         self._profile_users.forget_all()
         self._known.forget_all()

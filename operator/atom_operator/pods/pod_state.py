@@ -127,6 +127,7 @@ def pod_state(manifest: Manifest) -> PodState:
         node=(manifest.get("spec") or {}).get("nodeName"),
         sick_devices=_sick_devices(status),
         accelerator=accelerator_asked(manifest.get("spec") or {}),
+        priority=(manifest.get("spec") or {}).get("priority") or 0,
     )
 
 

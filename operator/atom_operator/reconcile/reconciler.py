@@ -62,6 +62,7 @@ from atom_operator.reconcile.contested_replicas import ContestedReplicas
 from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
+from atom_operator.reconcile.group_places import GroupPlaces
 from atom_operator.reconcile.peers.peer_secrets import PeerSecrets
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.profiles.find_profile import optional_kinds, profile_named
@@ -72,7 +73,7 @@ from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import Turns
 from atom_operator.reconcile.silent_nodes import with_silent_nodes
 from atom_operator.status.capacity import measured_before
-from atom_operator.status.events import Happening, event, event_name, happenings
+from atom_operator.status.events import Happening, event, event_name, given_back, happenings
 from atom_operator.status.removed_weights import removal
 from atom_operator.status.rollup import StatusInputs, roll_up
 from atom_operator.status.steady import known_failure
@@ -112,6 +113,7 @@ class Reconciler:
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     train: RolloutTrain = field(default_factory=RolloutTrain)
     moves: DeviceMoves = field(default_factory=DeviceMoves)
+    places: GroupPlaces = field(default_factory=GroupPlaces)
     peers: PeerSecrets = field(default_factory=PeerSecrets)
     contests: ContestedReplicas = field(default_factory=ContestedReplicas)
     failing: FailingWrites = field(default_factory=FailingWrites)
@@ -155,6 +157,7 @@ class Reconciler:
         self.optional.remember(key, seen.look, seen.observed.children)
         seen, failed = await self._ask_features(key, decision.serving, seen, metrics)
         devices = await self._move(key, replace(seen.observed, at=seen.now))
+        await self._give_back(Owner(key, parent["metadata"]["uid"]), todo, seen)
         routes = await look_at_routes(self.port, key, seen.observed.children)
         self._wake_others(key, routes)
         decision = replace(decision, routes=routes, devices=devices)
@@ -169,6 +172,7 @@ class Reconciler:
             self.failing,
             self.profile_users,
             self.moves,
+            self.places,
             self.peers,
             self.contests,
             self.decider.templates,
@@ -263,6 +267,20 @@ class Reconciler:
         refused = await self.port.evict(key.namespace, pod.name, pod.uid)
         _logger.info("%s/%s: pod %s: %s", *key, pod.name, refused or "evicted from sick devices")
         return found if refused is None else self.moves.refused(found, refused)
+
+    async def _give_back(self, owner: Owner, todo: Decision, seen: _Seen) -> None:
+        """Evict a half-placed group whose nodes another one needs."""
+        if todo.revisions is None:
+            return
+        key, observed = owner.key, replace(seen.observed, at=seen.now)
+        group = await self.places.look(self.decider.fleet, todo.revisions.run, observed)
+        if group is None:
+            return
+        pod = group.leader
+        refused = await self.port.evict(key.namespace, pod.name, pod.uid)
+        _logger.info("%s/%s: group %s: %s", *key, pod.name, refused or "gives its pods back")
+        if refused is None:
+            await self._tell(owner, [given_back(pod.name, group.placed, group.lacking)])
 
     def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
         """Wake the other of two AtomDeployments that collide, or no longer do: both report it."""

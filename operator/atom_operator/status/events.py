@@ -77,6 +77,16 @@ def happenings(
     return tuple(found)
 
 
+def given_back(leader: str, placed: int, lacking: int) -> Happening:
+    """Report a half-placed group that gives its pods back to another one."""
+    message = (
+        f"group {leader} had {placed} of its {placed + lacking} nodes, and another group needs "
+        "them: its pods are evicted, and are created again. Add nodes, or ask for fewer replicas"
+    )
+    reason = Reason.GROUP_GAVE_BACK.value
+    return Happening("Normal", ConditionType.SCHEDULED.value, "False", reason, message)
+
+
 def _is_same(kind: ConditionType, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a condition is unchanged for its readers."""
     if before["status"] != now["status"] or kind not in _TOLD_IN_WORDS:

@@ -40,8 +40,8 @@ _PLENTY = {
 
 
 def schedule(state: ClusterState) -> None:
-    """Place every pod that has no node, oldest first."""
-    for pod in state.all(POD):
+    """Place every pod that has no node: by priority, and oldest first."""
+    for pod in sorted(state.all(POD), key=_turn):
         if pod["spec"].get("nodeName") or is_terminal(pod) or state.is_told(pod):
             continue
         if pod["metadata"].get("deletionTimestamp"):
@@ -51,6 +51,10 @@ def schedule(state: ClusterState) -> None:
             _say(state, pod, "False", "SchedulingGated", words)
         elif not waits_for_claim(state, pod):
             _place(state, pod)
+
+
+def _turn(pod: Manifest) -> tuple[int, str]:
+    return -(pod["spec"].get("priority") or 0), str(pod["metadata"].get("creationTimestamp"))
 
 
 def free_on(state: ClusterState, node: Manifest) -> Amounts:

@@ -279,7 +279,8 @@ class Life:
 
     def _evict(self, pod: Manifest) -> str | None:
         """The operator asks for it."""
-        self.promises.devices.judge_move(pod)
+        if not self.promises.groups.judge_give_back(pod):
+            self.promises.devices.judge_move(pod)
         refused = self.cluster.evict(pod)
         if refused is None:
             self.disturb(pod)

@@ -16,6 +16,7 @@ from tests.support.in_memory_cluster.state import is_ready, is_terminal
 from tests.support.operator_life.canaries import CanaryPromises, engine_asked_for
 from tests.support.operator_life.causes import untold
 from tests.support.operator_life.device_promises import DevicePromises
+from tests.support.operator_life.group_promises import GroupPromises
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
 from tests.support.operator_life.promise import promise
@@ -86,6 +87,7 @@ class Promises:
         self.canary = CanaryPromises(life)
         self.wider = WiderPromises(life)
         self.devices = DevicePromises(life, self._hold)
+        self.groups = GroupPromises(life, self._hold)
         self.bound = RolloutBound(life)
 
     # --- what the life tells -----------------------------------------------------------------
@@ -177,12 +179,14 @@ class Promises:
         if not operator.running or operator.failed or parent is None or "status" not in parent:
             self.untold.clear()
             self.devices.untold.clear()
+            self.groups.since = None
             return
         self._nothing_flaps(parent)
         self._ready_is_true(parent)
         self._every_wait_has_its_cause(parent)
         self._nothing_waits_for_its_own()
         self.devices.judge(parent)
+        self.groups.judge()
         found = self.canary.broken()
         self._hold(found is None, f"{found}")
         found = self.wider.broken()

@@ -41,13 +41,13 @@ class OwnPods:
 def own_pods(observed: Observed, revision: str) -> OwnPods:
     """Count the pods of a rollout to `revision`."""
     wanted = [pod for pod in observed.pods if pod.revision == revision]
-    loading = [replica[0] for replica in _replicas(observed.pods) if _loads(replica)]
+    loading = [replica[0] for replica in replicas_of(observed.pods) if _loads(replica)]
     waited_for = sum(pod.revision == revision or pod.role is not None for pod in loading)
     return OwnPods(
         unschedulable=unschedulable(observed),
         arrived=sum(pod.scheduled for pod in wanted),
         places=_places(observed),
-        serving=sum(map(_serves, _replicas(observed.pods))),
+        serving=sum(map(_serves, replicas_of(observed.pods))),
         loading=waited_for,
         idle=len(loading) - waited_for,
         starting=sum(not pod.ready and not pod.lacks_claim for pod in wanted),
@@ -71,7 +71,7 @@ def replicas_with_a_place(observed: Observed, pods_per_replica: int) -> int:
     running = observed.deployment
     if running is None:
         return 0
-    replicas = [each for each in _replicas(observed.pods) if len(each) >= pods_per_replica]
+    replicas = [each for each in replicas_of(observed.pods) if len(each) >= pods_per_replica]
     placed = sum(all(pod.scheduled for pod in replica) for replica in replicas)
     ending = sum(pod.node is not None for pod in observed.leaving)
     return min(running.desired, placed + ending // pods_per_replica)
@@ -97,7 +97,7 @@ def serves_in_every_place(observed: Observed) -> bool:
     pods = observed.pods
     if running.replicas > running.updated or any(p.revision != running.revision for p in pods):
         return False
-    replicas = _replicas(pods)
+    replicas = replicas_of(pods)
     serving = sum(map(_serves, replicas))
     unmade = running.desired - len(replicas)
     return (
@@ -107,7 +107,7 @@ def serves_in_every_place(observed: Observed) -> bool:
     )
 
 
-def _replicas(pods: Iterable[PodState]) -> Sequence[Sequence[PodState]]:
+def replicas_of(pods: Iterable[PodState]) -> Sequence[Sequence[PodState]]:
     """Return the pods of each replica: of a group the leader and its workers, by the leader's
     name."""
     found: Mapping[str, list[PodState]] = defaultdict(list)
