@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from atom.config import Config
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.preloaded import starts
 from tests.support.processes import children_that_run
+from tests.support.random_search import FRESH_SEEDS
 from tests.support.server.http_app import AppRig, serve_app
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloaded_processes() -> Iterator[None]:
+    """Servers, engines and ranks are copies of a process that has imported torch, but for tests
+    that are about a start (`fresh_processes`) and for the long run."""
+    with contextlib.nullcontext() if FRESH_SEEDS else starts.preloaded_starts():
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    starts.pause(item.get_closest_marker("fresh_processes") is not None)
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,7 @@ def test_a_rank_that_cannot_start_is_named_with_its_own_words(checkpoint: Path) 
     assert failed.message.startswith(("rank 0: num_kv_blocks 3", "rank 1: num_kv_blocks 3"))
 
 
+@pytest.mark.fresh_processes
 def test_closing_leaves_neither_processes_nor_files(checkpoint: Path) -> None:
     client = CoreClient(config_of(checkpoint, data_parallel_size=2))
     folder = client.manager.address.folder

@@ -69,6 +69,7 @@ def two_nodes(
             yield client, node
 
 
+@pytest.mark.fresh_processes
 def test_two_nodes_say_what_one_process_says(model: str, tmp_path: Path) -> None:
     alone = CoreDriver(model, num_kv_blocks=600, max_num_seqs=4)
     expected = alone.generate(PROMPTS, max_tokens=12, ignore_eos=True)
@@ -159,6 +160,7 @@ def test_a_node_that_waits_for_the_first_can_be_stopped(
         wait_until(lambda: not psutil.pid_exists(waiting.pid), "its end")
 
 
+@pytest.mark.fresh_processes
 def test_a_node_that_is_started_again_in_its_place_joins_no_other_group(
     model: str, tmp_path: Path, port: int
 ) -> None:

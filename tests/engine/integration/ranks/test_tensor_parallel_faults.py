@@ -71,6 +71,7 @@ def test_a_rank_that_hangs_is_named_and_its_group_ended(config: Config) -> None:
         _wait_gone(*processes)
 
 
+@pytest.mark.fresh_processes
 def test_no_rank_outlives_the_core(config: Config) -> None:
     with core_client(config) as client:
         core, follower = _processes(client)

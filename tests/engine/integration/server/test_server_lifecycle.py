@@ -53,6 +53,7 @@ def ask(server: ServerProcess) -> httpx.Response:
 
 @pytest.mark.usefixtures("hears_hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.fresh_processes
 def test_a_signal_lets_running_requests_finish_refuses_new_ones_and_exits_0(
     checkpoint: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_second_signal_ends_at_once(checkpoint: Path, tmp_path: Path) -> None:
         wait_until(lambda: not engine.is_running(), "the engine process is gone")
 
 
+@pytest.mark.fresh_processes
 def test_sigterm_during_start_up_ends_promptly(checkpoint: Path, tmp_path: Path) -> None:
     with server_process(checkpoint, tmp_path / "log") as server:
         wait_until(lambda: server.health()[0] == 503, "it listens")
@@ -209,6 +211,7 @@ def test_a_client_that_leaves_frees_what_its_request_held(checkpoint: Path, tmp_
         assert server.metric("generation_tokens_total") < 8000
 
 
+@pytest.mark.fresh_processes
 def test_the_engine_process_does_not_outlive_a_killed_server(
     checkpoint: Path, tmp_path: Path
 ) -> None:
