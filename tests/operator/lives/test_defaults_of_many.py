@@ -99,6 +99,7 @@ def test_a_change_for_many_takes_one_away_at_a_time(cause: str, good: bool, situ
             assert set(made.uids()) == set(made.before)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("cause", ["a profile is edited", "the default image is another"])
 @pytest.mark.parametrize("good", [True, False])
 def test_groups_of_pods_take_it_in_turn(cause: str, good: bool) -> None:

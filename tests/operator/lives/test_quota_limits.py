@@ -126,6 +126,7 @@ def begin() -> Iterator[Any]:
         each.operator.close()
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("counted", [*((name,) for name in COUNTED), COUNTED], ids=" ".join)
 def test_every_kind_of_pod_is_admitted_whatever_a_quota_counts(

@@ -71,6 +71,7 @@ def begin() -> Iterator[Any]:
         changed.life.operator.close()
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("where", ["alone", "groups"])
 @pytest.mark.parametrize("who", REFUSALS)
 def test_pods_stay_until_those_that_follow_would_be_admitted(
@@ -144,6 +145,7 @@ def test_pods_of_another_kind_stay_until_those_that_follow_would_be_admitted(
     assert changed.said("Ready")["status"] == "True"
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize(
     "error",
     [

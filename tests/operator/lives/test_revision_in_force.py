@@ -237,6 +237,7 @@ SITUATIONS: dict[str, Callable[[World, dict[str, Any]], Callable[[], None]]] = {
 }
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_callers_meet_what_serves_at_every_moment(begin: Begin, situation: str, seed: int) -> None:

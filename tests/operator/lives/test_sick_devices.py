@@ -251,6 +251,7 @@ SCENES = {
 }
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("where", SCENES)
 @pytest.mark.parametrize("who", REFUSALS)
 def test_a_pod_stays_while_its_successor_would_be_refused(begin: Any, who: str, where: str) -> None:
@@ -283,6 +284,7 @@ def test_a_pod_stays_while_the_operator_may_not_ask_for_its_successor(begin: Any
     assert words in watched.told["message"]
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("where", SCENES)
 @pytest.mark.parametrize("resource", ["pods", "requests.amd.com/gpu", "requests.memory"])
 def test_what_a_quota_counts_of_the_pod_itself_is_room_for_its_successor(
@@ -388,6 +390,7 @@ def _spread(watched: Watched, _node: str, other: str) -> None:
     watched.life.ask(template={**labels, "spec": {"topologySpreadConstraints": [rule]}})
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize(
     ("closes", "words"),
     [

@@ -25,6 +25,7 @@ def test_wider_lives_hold_what_the_documents_promise() -> None:
         live(seed)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("devices", [1, 4, 8])
 @pytest.mark.parametrize("rule", [name for name in RULES if name])
 def test_a_rule_between_pods_holds_no_rollout_up(rule: str, devices: int) -> None:
@@ -33,6 +34,7 @@ def test_a_rule_between_pods_holds_no_rollout_up(rule: str, devices: int) -> Non
     assert broken(told(where, steps)) is None
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("after", [20, 40, 60, 80, 100, 160])
 @pytest.mark.parametrize(("replicas", "fewer"), [(5, 4), (5, 3), (5, 2), (6, 3)])
 def test_fewer_replicas_during_a_rollout_stop_no_pod_that_is_needed(

@@ -145,6 +145,7 @@ def kinds_of(spec: dict[str, Any]) -> list[Kind]:
     return sorted({kind for kind, _ in asyncio.run(children_of(spec))})
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("kind", kinds_of(EVERYTHING), ids=lambda kind: kind.kind)
 async def test_what_fails_is_told_and_stops_nothing_that_does_not_need_it(

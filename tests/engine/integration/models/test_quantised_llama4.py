@@ -65,6 +65,7 @@ def pair() -> Iterator[RankGroup]:
     ranks.close()
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("backend", ["auto", "torch_ref"])
 def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
     checkpoint: tuple[str, Answers], backend: str
@@ -77,6 +78,7 @@ def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
     assert driver.scheduler.stats().cached_tokens_total > 0
 
 
+@pytest.mark.rotated
 def test_preempted_sequences_give_the_same_tokens(checkpoint: tuple[str, Answers]) -> None:
     model, expected = checkpoint
     driver = CoreDriver(
@@ -87,6 +89,7 @@ def test_preempted_sequences_give_the_same_tokens(checkpoint: tuple[str, Answers
     assert driver.scheduler.stats().preemptions_total > 0
 
 
+@pytest.mark.rotated
 def test_logits_equal_transformers(checkpoint: tuple[str, Answers]) -> None:
     model, expected = checkpoint
     driver = CoreDriver(model, backend="torch_ref", **OPTIONS)
@@ -98,6 +101,7 @@ def test_logits_equal_transformers(checkpoint: tuple[str, Answers]) -> None:
         assert list(ids) == wanted.topk(20).indices.tolist()
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("whole_experts", [False, True], ids=["parts", "whole experts"])
 def test_two_ranks_say_what_one_does(
     checkpoint: tuple[str, Answers], pair: RankGroup, whole_experts: bool

@@ -40,6 +40,7 @@ def answers(checkpoint: Path, prompts: list[list[int]], **options: Any) -> list[
     return [driver.generate([prompt], **asked)[0] for prompt in prompts]
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_prompts_that_begin_alike_go_on_from_the_last_checkpoint(

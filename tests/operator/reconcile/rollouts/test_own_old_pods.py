@@ -167,6 +167,7 @@ def served() -> Iterator[Served]:
         world.operator.close()
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize(("name", "spec", "overlay", "each"), CASES, ids=NAMES)
 @pytest.mark.parametrize(("nodes", "on_each"), [(1, 1), (3, 1), (1, 2)])
 def test_full_nodes_are_rolled_in_place(
@@ -238,6 +239,7 @@ QUOTAS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
 }
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("name", QUOTAS)
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_full_quota_is_rolled_in_place(served: Served, name: str, replicas: int) -> None:
