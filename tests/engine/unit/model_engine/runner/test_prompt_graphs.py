@@ -89,6 +89,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_answers_are_those_of_eager_steps(tmp_path: Path, family: str, name: str) -> None:
@@ -109,7 +110,11 @@ def test_each_group_of_layers_has_its_tables(tmp_path: Path) -> None:
     replayed, pool = replaying(folder)
     requests = mixed_requests(plain.vocab_size, 12)
     assert replayed.generate_each(requests) == plain.generate_each(requests)
-    assert replayed.logprobs == plain.logprobs
+    for found, expected in zip(replayed.logprobs, plain.logprobs, strict=True):
+        assert [each.token_id for each in found] == [each.token_id for each in expected]
+        # As `differing` compares them: products of padded rows are rounded otherwise.
+        close = pytest.approx([each.logprob for each in expected], abs=1e-3)
+        assert [each.logprob for each in found] == close
     assert pool.replays["PromptGraphs._forward"] > 5
 
 

@@ -107,6 +107,7 @@ KINDS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bound", BOUND)
