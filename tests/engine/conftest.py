@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
 from atom.config import Config
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
@@ -37,6 +38,23 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 async def rig(config: Config) -> AsyncIterator[AppRig]:
     async with serve_app(config) as rig:
         yield rig
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def module_server(config: Config) -> AsyncIterator[AppRig]:
+    async with serve_app(config) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared_rig(module_server: AppRig) -> AsyncIterator[AppRig]:
+    """One server for the tests of a file that only ask, in the loop of their module: whatever each
+    sends, the server goes on, and nothing is left behind."""
+    module_server.core.added.clear()
+    yield module_server
+    good = await module_server.chat("still there?", max_tokens=2)
+    assert good.status_code == 200
+    assert module_server.engine.open_requests == 0
 
 
 @pytest.fixture(scope="module", autouse=True)

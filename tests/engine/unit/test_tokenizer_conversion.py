@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import tiktoken
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
+from atom import convert_tokenizer
 from atom.chat_template import load_chat_template
 from atom.errors import ModelError
 from atom.model_source.snapshot_folder import NEEDED_PATTERNS
@@ -52,6 +56,20 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def converted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convert in this process, which has the libraries: to load them takes longer than the rest.
+    Each kind of vocabulary has a test that converts as a server does."""
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", command[2:])
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            code = convert_tokenizer.main()
+        return subprocess.CompletedProcess(command, code, "", said.getvalue())
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
 def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
     stream = tokenizer.stream()
     return "".join([*map(stream.push, ids), stream.flush()])
@@ -70,6 +88,7 @@ def test_sentencepiece_gives_its_own_librarys_tokens(tmp_path: Path) -> None:
     assert tokenizer.special_tokens()["eos_token"] == "</s>"
 
 
+@pytest.mark.usefixtures("converted_here")
 def test_a_class_that_gives_other_tokens_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
     write_sentencepiece(tmp_path / "model", "unigram")
     with pytest.raises(ModelError, match=r"LlamaTokenizer gives other tokens than sentencepiece"):
@@ -132,6 +151,7 @@ CALLED: list[dict[str, Any]] = [
 REASONED = [*CALLED, {"role": "assistant", "content": THOUGHT}, {"role": "user", "content": "?"}]
 
 
+@pytest.mark.usefixtures("converted_here")
 @pytest.mark.parametrize(
     ("version", "special", "conversations"),
     [("v3", None, (ASKED, CALLED)), ("v13", NEW_MISTRAL, (ASKED, CALLED, REASONED))],
@@ -154,6 +174,7 @@ def test_conversations_of_tekken_are_mistral_commons(
         assert ids == oracle.encode_chat_completion(asked).tokens
 
 
+@pytest.mark.usefixtures("converted_here")
 def test_a_conversion_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tekken(tmp_path / "model", TEKKEN_WORDS, TEKKEN_SPECIAL)
     first = Tokenizer(tmp_path / "model").encode("The cat", add_special_tokens=False)
@@ -168,6 +189,7 @@ def test_a_conversion_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Tokenizer(tmp_path / "model")
 
 
+@pytest.mark.usefixtures("converted_here")
 def test_without_a_cache_that_can_be_written_nothing_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,16 +214,19 @@ def test_code_of_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "words", "in_process"),
     [
-        ("tekken.json", '{"config": {}, "vocab": []}', r"cannot be converted .*'pattern'"),
-        ("tekken.json", "{", r"cannot be converted .*save_pretrained"),
-        ("tokenizer.model", "nonsense", r"cannot be converted .*atom-platform\[conversion\]"),
+        ("tekken.json", '{"config": {}, "vocab": []}', r"cannot be converted .*'pattern'", True),
+        ("tekken.json", "{", r"cannot be converted .*save_pretrained", True),
+        ("tokenizer.model", "nonsense", r"converted .*atom-platform\[conversion\]", False),
     ],
 )
 def test_a_vocabulary_that_cannot_be_converted_says_why(
-    tmp_path: Path, name: str, content: str, words: str
-) -> None:
+    tmp_path: Path, request: pytest.FixtureRequest, name: str, content: str, words: str,
+    in_process: bool,
+) -> None:  # fmt: skip
+    if in_process:
+        request.getfixturevalue("converted_here")
     (tmp_path / name).write_text(content)
     assert has_tokenizer(tmp_path)
     with pytest.raises(ModelError, match=words):

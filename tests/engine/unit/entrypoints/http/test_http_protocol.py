@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from atom.config import Config
 from atom.entrypoints.http import http_protocol
@@ -17,6 +18,13 @@ from tests.support.waiting import eventually, within
 TOO_MANY_BYTES = MAX_HEAD_BYTES + 4096
 HEAD = b"GET /health HTTP/1.1\r\nhost: x\r\n"
 CHAT = b'{"messages": [{"role": "user", "content": "ab"}], "max_tokens": 4'
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def rig(shared_rig: AppRig) -> AppRig:
+    return shared_rig
 
 
 async def status_after(rig: AppRig, *pieces: bytes) -> int:

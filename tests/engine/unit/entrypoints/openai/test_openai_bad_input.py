@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from atom.config import Config
 from atom.entrypoints.openai.body import MAX_BODY_BYTES
@@ -21,6 +22,8 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 USER = {"role": "user", "content": "hi"}
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
@@ -28,14 +31,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return build_test_config(write_model_folder(folder, context_tokens=CONTEXT))
 
 
-@pytest.fixture
-async def rig(config: Config) -> AsyncIterator[AppRig]:
-    async with serve_app(config) as rig:
-        yield rig
-        # Whatever the test sent: the server goes on, and nothing is left behind.
-        good = await rig.chat("still there?", max_tokens=2)
-        assert good.status_code == 200
-        assert rig.engine.open_requests == 0
+@pytest_asyncio.fixture(loop_scope="module")
+async def rig(shared_rig: AppRig) -> AppRig:
+    return shared_rig
 
 
 async def refusal(rig: AppRig, path: str, body: bytes | dict[str, Any]) -> tuple[int, Any]:
