@@ -43,6 +43,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """In the interpreter each value of a matrix has one case in `make test`: a fault of a kernel is
+    one of a dtype or of a shape. A format of weights has code of its own on each path, so tests of
+    formats that ask for pairs have them. Other runs, and `make test-all`, have all cases."""
+    if not _INTERPRETED or not isinstance(item, pytest.Function):
+        return
+    of_formats = "kind" in getattr(item, "callspec", SimpleNamespace(params={})).params
+    if not (of_formats and item.get_closest_marker("pairs")):
+        item.add_marker(pytest.mark.singles)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     left_out = config.stash.get(_LEFT_OUT, [])

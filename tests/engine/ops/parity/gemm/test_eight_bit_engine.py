@@ -14,7 +14,7 @@ from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.models.tiny_model import Architecture
 
-NEW_TOKENS = 3
+NEW_TOKENS = 2
 # And what is fused of these.
 _OPS = ("prepare_linear", "prepare_experts", "linear", "norm", "act_and_mul", "route", "experts")
 

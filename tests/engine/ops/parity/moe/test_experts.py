@@ -25,6 +25,7 @@ from atom.model_ops.values import (
 )
 from tests.engine.ops.fp8_experts_answer import fp8_experts_answer
 from tests.engine.ops.inputs import assert_rows_agree
+from tests.support.kernels.interpreter_choice import is_interpreting
 
 SOFTMAX, SIGMOID = Scoring.SOFTMAX, Scoring.SIGMOID
 ROUTINGS = {
@@ -41,6 +42,8 @@ FP8 = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
 gpu = pytest.mark.gpu
 # The interpreter multiplies bfloat16 as the integers it is stored in: on GPUs only.
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
+# Seconds each in the interpreter, where test_experts_of_few_bits has as many rows an expert.
+SLOW_THERE = [pytest.mark.whole] if is_interpreting() else []
 
 
 def by_expert(routed: Routed, experts: int) -> torch.Tensor:
@@ -344,7 +347,7 @@ def assert_all_agree(got: torch.Tensor, expected: torch.Tensor) -> None:
         (1, 6, 192, 64),
         (6, 6, 64, 96),
         (30, 6, 64, 192),
-        (360, 12, 64, 64),
+        pytest.param(360, 12, 64, 64, marks=SLOW_THERE),
         (400, 3, 128, 64),
         pytest.param(64, 32, 2048, 704, marks=gpu),
         pytest.param(4096, 32, 2048, 704, marks=gpu),
