@@ -31,6 +31,7 @@ from atom.entrypoints.http.listener import listen
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.server_parts import ListenOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.request import FinishReason, Request
@@ -158,7 +159,7 @@ class PacedEngine:
         return AsyncLLMEngine(
             build_config(self._options.engine),
             core_factory=lambda config, on_event: PacedCore(config, on_event, self._step_seconds),
-            reader_limits=reader_limits(self._options.reader_timeout_seconds),
+            reader_limits=reader_limits(self._options.limits.reader_timeout_seconds),
         )
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
@@ -168,7 +169,8 @@ class PacedEngine:
 def serve(folder: str, step_seconds: float) -> int:
     """The server process: prints its port once it serves, ends with SIGTERM."""
     options = ServerOptions(
-        engine=EngineOptions.of(model=folder, **OPTIONS), host="127.0.0.1", port=0, access_log=False
+        engine=EngineOptions.of(model=folder, **OPTIONS),
+        listen=ListenOptions(host="127.0.0.1", port=0, access_log=False),
     )
     with (
         contextlib.closing(listen("127.0.0.1", 0, reader_timeout_seconds=60.0)) as listener,

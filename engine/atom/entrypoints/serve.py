@@ -17,16 +17,15 @@ from atom.entrypoints.flags.engine_args import (
     config_from_args,
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
-from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
-from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
 from atom.entrypoints.serve_options import HTTP_PORT, models_of, server_options, sharing_of
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags
+from atom.entrypoints.server_parts import LimitOptions, ListenOptions
 from atom.entrypoints.swap.swap_policy import SwapRule
 from atom.entrypoints.tracing.trace_flags import add_trace_flags
 from atom.sizing.options.flag_values import json_object
 
-_RULE = SwapRule()
+_LISTEN, _LIMITS, _RULE = ListenOptions(), LimitOptions(), SwapRule()
 _EXAMPLES = (
     "atom serve Qwen/Qwen3-0.6B",
     "atom serve ./my-model --served-model-name small --port 9000 --api-key-file key",
@@ -51,7 +50,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         parser.examples, parser.most_used = _EXAMPLES, _MOST_USED
     group = parser.add_argument_group("server")
     add = group.add_argument
-    add("--host", default="0.0.0.0", help="address to listen on; :: for every one of IPv6 and IPv4")
+    add(
+        "--host",
+        default=_LISTEN.host,
+        help="address to listen on; :: for every one of IPv6 and IPv4",
+    )
     add(
         "--port",
         type=_port,
@@ -63,7 +66,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--api-server-count",
         type=_count,
-        default=1,
+        default=_LISTEN.api_servers,
         help="HTTP processes on the one port, for more requests than one can handle",
     )
     add(
@@ -106,27 +109,27 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--reader-timeout-seconds",
         type=_seconds,
-        default=60.0,
+        default=_LIMITS.reader_timeout_seconds,
         help="how long a client may leave its stream unread before the request is aborted; 0: any",
     )
     add(
         "--body-memory-mib",
         type=_mebibytes,
-        default=DEFAULT_BYTES // 2**20,
+        default=_LIMITS.body_memory_bytes // 2**20,
         help="MiB that the bodies of requests may take while they are read, in each HTTP process; "
         "more get HTTP 503; 0: any",
     )
     add(
         "--responses-store-mib",
         type=_mebibytes,
-        default=STORE_BYTES // 2**20,
+        default=_LIMITS.responses_store_bytes // 2**20,
         help="MiB of memory in which responses are kept for previous_response_id and for GET "
         "/v1/responses; the oldest make room; 0, or several HTTP processes: none is kept",
     )
     add(
         "--timeout-keep-alive",
         type=_whole_seconds,
-        default=75,
+        default=_LISTEN.keep_alive_seconds,
         help="seconds that an idle connection is kept; clients and proxies should keep theirs for "
         "less",
     )

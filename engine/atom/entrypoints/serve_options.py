@@ -14,6 +14,13 @@ from atom.entrypoints.flags.engine_args import options_from_args
 from atom.entrypoints.http.access_options import access_options
 from atom.entrypoints.http.api_key import read_api_keys, read_key_file
 from atom.entrypoints.server_args import tls_files
+from atom.entrypoints.server_parts import (
+    ChatOptions,
+    ClientOptions,
+    LimitOptions,
+    ListenOptions,
+    PeerOptions,
+)
 from atom.entrypoints.swap.models_file import check_names, check_shares, read_models_file
 from atom.entrypoints.swap.shared_device import Sharing, SharingModel
 from atom.entrypoints.swap.swap_policy import SwapRule
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from atom.entrypoints.server.server_options import ServerOptions
     from atom.entrypoints.swap.models_process import ServedModel
 
-HTTP_PORT = 8000
+HTTP_PORT = ListenOptions().port
 
 
 def sharing_of(args: argparse.Namespace) -> Sharing:
@@ -54,7 +61,7 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
             args.line, {**named, "enable-sleep-mode": True, **entry.options}
         )
         options = server_options(own)
-        if options.worker_urls:
+        if options.peers.worker_urls:
             raise ConfigError(
                 f"--worker-urls: the models of {file} share a device, and a server with workers "
                 "has none; leave it out"
@@ -104,36 +111,47 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
     if args.lora_modules_file is not None:
         engine = _with_followed_adapters(args, engine)
     return ServerOptions(
-        lora_modules_file=args.lora_modules_file,
-        api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
-        api_key_file=read_key_file(args.api_key_file),
+        engine=engine,
+        listen=_listen_options(args),
+        chat=ChatOptions(
+            chat_template=args.chat_template,
+            template_kwargs=args.default_chat_template_kwargs,
+            tool_call_parser=args.tool_call_parser,
+            reasoning_parser=args.reasoning_parser,
+        ),
+        limits=LimitOptions(
+            request_timeout_seconds=args.request_timeout_seconds or None,
+            reader_timeout_seconds=args.reader_timeout_seconds or None,
+            body_memory_bytes=args.body_memory_mib * 2**20,
+            responses_store_bytes=args.responses_store_mib * 2**20,
+        ),
+        peers=PeerOptions(handover_url=args.handover_url, worker_urls=tuple(args.worker_urls)),
+        clients=ClientOptions(
+            api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
+            api_key_file=read_key_file(args.api_key_file),
+            fairness_header=args.fairness_header,
+        ),
         access=access_options(args, os.environ),
-        tls=tls_files(args),
-        root_path=args.root_path,
-        console=not args.disable_console,
+        drain_seconds=args.drain_seconds,
+        startup_budget_seconds=args.startup_budget_seconds or None,
+        lora_modules_file=args.lora_modules_file,
         otlp_traces_endpoint=traces_endpoint(args.otlp_traces_endpoint, os.environ),
         verbose=args.verbose,
         served_names=tuple(args.served_model_name or ()),
-        template_kwargs=args.default_chat_template_kwargs,
-        engine=engine,
+    )
+
+
+def _listen_options(args: argparse.Namespace) -> ListenOptions:
+    return ListenOptions(
         host=args.host,
         port=_http_port(args),
         api_servers=args.api_server_count,
-        drain_seconds=args.drain_seconds,
-        handover_url=args.handover_url,
-        worker_urls=tuple(args.worker_urls),
-        startup_budget_seconds=args.startup_budget_seconds or None,
-        chat_template=args.chat_template,
-        tool_call_parser=args.tool_call_parser,
-        reasoning_parser=args.reasoning_parser,
         keep_alive_seconds=args.timeout_keep_alive,
         access_log=not args.disable_access_log,
-        request_timeout_seconds=args.request_timeout_seconds or None,
-        reader_timeout_seconds=args.reader_timeout_seconds or None,
+        tls=tls_files(args),
+        root_path=args.root_path,
         allowed_origins=tuple(each for given in args.allowed_origins for each in given),
-        fairness_header=args.fairness_header,
-        body_memory_bytes=args.body_memory_mib * 2**20,
-        responses_store_bytes=args.responses_store_mib * 2**20,
+        console=not args.disable_console,
     )
 
 

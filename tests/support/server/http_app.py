@@ -14,7 +14,7 @@ import httpx
 import uvicorn
 from openai import AsyncOpenAI
 
-from atom.config import Config, EngineOptions
+from atom.config import Config
 from atom.entrypoints.api_server import build_app
 from atom.entrypoints.http.access import AccessKeys
 from atom.entrypoints.http.access_options import AccessOptions
@@ -24,7 +24,7 @@ from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG, listen
 from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.state import ServerState
-from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.server_parts import ListenOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.engine_core.front_half import EchoCore
@@ -32,7 +32,7 @@ from tests.support.waiting import HANG_SECONDS, eventually
 
 # As our servers keep them: uvicorn's own 5 s are those after which a client is to ask again, which
 # then finds its connection closed now and then.
-_KEEP_ALIVE_SECONDS = ServerOptions(engine=EngineOptions.of(model="m")).keep_alive_seconds
+_KEEP_ALIVE_SECONDS = ListenOptions().keep_alive_seconds
 
 
 class QuietServer(uvicorn.Server):

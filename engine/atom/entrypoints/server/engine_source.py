@@ -53,7 +53,7 @@ class EngineSource(Protocol):
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
     """Open the model, and check everything that can be checked before a device is touched. Raises
     `AtomError`."""
-    config = build_config(options.engine, weights=not options.worker_urls)
+    config = build_config(options.engine, weights=not options.peers.worker_urls)
     processor = _processor_of(config, options)
     processor.warn_of_misfits()
     logger.info("answers of chats: %s", processor.answer_formats)
@@ -63,10 +63,10 @@ def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
 def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcessor:
     return InputOutputProcessor(
         config,
-        chat_template_file=options.chat_template,
-        tool_call_parser=options.tool_call_parser,
-        reasoning_parser=options.reasoning_parser,
-        template_kwargs=options.template_kwargs,
+        chat_template_file=options.chat.chat_template,
+        tool_call_parser=options.chat.tool_call_parser,
+        reasoning_parser=options.chat.reasoning_parser,
+        template_kwargs=options.chat.template_kwargs,
     )
 
 
@@ -80,8 +80,8 @@ class OwnEngine:
             config,
             processor,
             on_progress=show,
-            request_timeout_seconds=self._options.request_timeout_seconds,
-            reader_limits=reader_limits(self._options.reader_timeout_seconds),
+            request_timeout_seconds=self._options.limits.request_timeout_seconds,
+            reader_limits=reader_limits(self._options.limits.reader_timeout_seconds),
             replicas=_replicas(self._options),
         )
 
@@ -93,7 +93,7 @@ async def _opened(
     options: ServerOptions, show: ShowProgress, expect: Callable[[int], None]
 ) -> tuple[Config, InputOutputProcessor]:
     """Open the model on a thread: a download of weights may take long, and is followed."""
-    if options.worker_urls:
+    if options.peers.worker_urls:
         return await on_daemon_thread(lambda: open_model(options), name=OPENING_THREAD)
     asked = options.engine.checkpoint
     following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
@@ -105,18 +105,18 @@ async def _opened(
 
 def _replicas(options: ServerOptions) -> Replicas | None:
     """Build the way to other replicas of the model."""
-    if options.handover_url is None:
+    if options.peers.handover_url is None:
         return None
     from atom.entrypoints.handover.http_replicas import HttpReplicas  # loads an HTTP client
 
-    return HttpReplicas.behind(options.handover_url, _sessions(options))
+    return HttpReplicas.behind(options.peers.handover_url, _sessions(options))
 
 
 def _sessions(options: ServerOptions) -> ReplicaSessions:
     """Create sessions with replicas, with this server's own secret and certificate."""
     from atom.entrypoints.handover.replica_session import ReplicaSessions
 
-    certificate = None if options.tls is None else options.tls.certfile
+    certificate = None if options.listen.tls is None else options.listen.tls.certfile
     return ReplicaSessions(options.access.followed_secrets().current, certificate)
 
 
@@ -143,14 +143,16 @@ class WorkersEngine:
                 "--worker-urls: vectors and scores are not computed by workers; let clients ask "
                 "the servers of a pooling model themselves"
             )
-        workers = HttpWorkers(options.worker_urls, _sessions(options), config.model.architecture)
+        workers = HttpWorkers(
+            options.peers.worker_urls, _sessions(options), config.model.architecture
+        )
         return AsyncLLMEngine(
             config,
             processor,
             core_factory=lambda _, on_event: WorkerCore(workers, on_event),
             on_progress=show,
-            request_timeout_seconds=options.request_timeout_seconds,
-            reader_limits=reader_limits(options.reader_timeout_seconds),
+            request_timeout_seconds=options.limits.request_timeout_seconds,
+            reader_limits=reader_limits(options.limits.reader_timeout_seconds),
         )
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
@@ -188,7 +190,9 @@ class AttachedEngine:
 
     async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
         opened = await self._opened
-        config = _with_its_share(Config.from_json(bytes(opened.config)), self._options.api_servers)
+        config = _with_its_share(
+            Config.from_json(bytes(opened.config)), self._options.listen.api_servers
+        )
         address = ClientAddress(Path(opened.folder), self._client)
         processor = await asyncio.to_thread(_processor_of, config, self._options)
 
@@ -204,15 +208,15 @@ class AttachedEngine:
             core_factory=attach,
             client=self._client,
             on_progress=show,
-            request_timeout_seconds=self._options.request_timeout_seconds,
-            reader_limits=reader_limits(self._options.reader_timeout_seconds),
+            request_timeout_seconds=self._options.limits.request_timeout_seconds,
+            reader_limits=reader_limits(self._options.limits.reader_timeout_seconds),
         )
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
         folder = Path(self._opened.result().folder)
         paths = {
             client: ClientAddress(folder, client).metrics
-            for client in range(1, self._options.api_servers + 1)
+            for client in range(1, self._options.listen.api_servers + 1)
         }
         return MetricsExchange(paths.pop(self._client), list(paths.values()), numbers)
 

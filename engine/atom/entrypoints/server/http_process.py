@@ -73,9 +73,9 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                **(options.tls.uvicorn_settings() if options.tls is not None else {}),
+                **(options.listen.tls.uvicorn_settings() if options.listen.tls is not None else {}),
                 log_config=None,
-                access_log=options.access_log,
+                access_log=options.listen.access_log,
                 http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
@@ -83,7 +83,7 @@ class HttpServer(uvicorn.Server):
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
                 server_header=False,
                 backlog=BACKLOG,
-                timeout_keep_alive=options.keep_alive_seconds,
+                timeout_keep_alive=options.listen.keep_alive_seconds,
                 timeout_graceful_shutdown=_RESPONSES_FLUSH_SECONDS,
             )
         )
@@ -132,10 +132,12 @@ class HttpProcess:
             timeline=StartupTimeline(options.startup_budget_seconds),
             created=options.created or int(time.time()),
             waits_for=_LOADING_ADAPTERS if options.lora_modules_file else _waits_for(alone),
-            bodies=BodyBudget(options.body_memory_bytes),
+            bodies=BodyBudget(options.limits.body_memory_bytes),
             names=options.served_names,
-            refuses_late=bool(options.worker_urls),
-            clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
+            refuses_late=bool(options.peers.worker_urls),
+            clients=ClientIdentity(
+                header=options.clients.fairness_header, num_keys=options.clients.num_keys
+            ),
             loadable=LoadableByRequests.of(options.access, options.engine.checkpoint.model),
         )
         self._keys = options.keys()
@@ -143,12 +145,12 @@ class HttpProcess:
             build_app(
                 self._state,
                 keys=self._keys,
-                allowed_origins=options.allowed_origins,
-                root_path=options.root_path,
+                allowed_origins=options.listen.allowed_origins,
+                root_path=options.listen.root_path,
                 responses=ResponseStore(
-                    options.responses_store_bytes, "" if alone else _NOT_SHARED
+                    options.limits.responses_store_bytes, "" if alone else _NOT_SHARED
                 ),
-                console=options.console,
+                console=options.listen.console,
                 tracer=None if self._spans is None else self._spans.tracer,
             ),
             options,
@@ -276,7 +278,7 @@ class HttpProcess:
     async def _hand_over(self, engine: AsyncLLMEngine) -> None:
         """Let other replicas continue the open answers, as soon as there are any; the device is
         free once they do."""
-        if self._options.handover_url is None:
+        if self._options.peers.handover_url is None:
             return
         while not await engine.hand_over():
             with contextlib.suppress(TimeoutError):

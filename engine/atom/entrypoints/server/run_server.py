@@ -39,8 +39,8 @@ def run_server(options: ServerOptions) -> int:
     open_files = allow_many_open_files()  # our processes inherit it
     if open_files < LEAST_OPEN_FILES:
         raise too_few_files(open_files, LEAST_OPEN_FILES)
-    host, port, count = options.host, options.port, options.api_servers
-    seconds = options.reader_timeout_seconds or 0.0
+    host, port, count = options.listen.host, options.listen.port, options.listen.api_servers
+    seconds = options.limits.reader_timeout_seconds or 0.0
     if count == 1:
         listeners = [listen(host, port, reader_timeout_seconds=seconds)]
     else:
@@ -59,10 +59,10 @@ def run_server(options: ServerOptions) -> int:
 
 async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
     url = url_of(
-        listeners[0], tls=options.tls is not None
+        listeners[0], tls=options.listen.tls is not None
     )  # while they are open here: several processes take them over
 
-    address = Address(url, needs_key=bool(options.api_keys), console=options.console)
+    address = Address(url, needs_key=bool(options.clients.api_keys), console=options.listen.console)
 
     def announce(report: EngineReport) -> None:
         print_startup_table(report, address, verbose=options.verbose)
@@ -73,7 +73,7 @@ async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
     process = HttpProcess(
         options,
         listeners[0],
-        WorkersEngine(options) if options.worker_urls else OwnEngine(options),
+        WorkersEngine(options) if options.peers.worker_urls else OwnEngine(options),
         stop_signals=STOP_SIGNALS,
         announce=announce,
     )

@@ -80,10 +80,12 @@ class ModelsProcess:
         shared: dict[str, Any] = {
             "created": int(time.time()),
             "timeline": self._timeline,
-            "bodies": BodyBudget(options.body_memory_bytes),
+            "bodies": BodyBudget(options.limits.body_memory_bytes),
             "turns": BodyTurns(),
             "server_names": ServerNames(),
-            "clients": ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
+            "clients": ClientIdentity(
+                header=options.clients.fairness_header, num_keys=options.clients.num_keys
+            ),
         }
         self._states = {
             each.sharing.name: ServerState(
@@ -103,13 +105,13 @@ class ModelsProcess:
         self._device = SharedDevice([each.sharing for each in models], sharing)
         keys = self._keys = options.keys()
         self._router = self._build_router(options, keys.any_key)
-        layers = Layers(keys, options.allowed_origins, options.root_path)
+        layers = Layers(keys, options.listen.allowed_origins, options.listen.root_path)
         self._stopping = StopRequests(stop_signals, self._on_stop)
         app = layers.around(self._router, lambda: self._stopping.stop.is_set())
         self._http = HttpServer(app, options)
 
     def _build_router(self, options: ServerOptions, needs_key: bool) -> ModelRouter:
-        stored = ResponseStore(options.responses_store_bytes)
+        stored = ResponseStore(options.limits.responses_store_bytes)
         whole = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         add_model_routes(whole, list(self._states.values()))
         whole.include_router(
@@ -123,9 +125,9 @@ class ModelsProcess:
                 build_routes(
                     state,
                     needs_key=needs_key,
-                    root_path=options.root_path,
+                    root_path=options.listen.root_path,
                     responses=stored,
-                    console=options.console,
+                    console=options.listen.console,
                     tracer=None if self._spans is None else self._spans.tracer,
                 ),
             )
@@ -173,7 +175,7 @@ class ModelsProcess:
             logger.info("%s has started", name)
         options = self._models[0].options
         most = options.engine.scheduler.max_waiting_requests
-        limits = HoldLimits(most, options.request_timeout_seconds)
+        limits = HoldLimits(most, options.limits.request_timeout_seconds)
         engines = {name: self._engine(name) for name in self._states}
         self._router.turns = ModelTurns(self._device, engines, limits)
         return reports

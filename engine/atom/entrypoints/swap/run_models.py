@@ -39,8 +39,8 @@ def run_models(models: Sequence[ServedModel], sharing: Sharing) -> int:
     if open_files < LEAST_OPEN_FILES:
         raise too_few_files(open_files, LEAST_OPEN_FILES)
     options = models[0].options
-    seconds = options.reader_timeout_seconds or 0.0
-    listener = listen(options.host, options.port, reader_timeout_seconds=seconds)
+    seconds = options.limits.reader_timeout_seconds or 0.0
+    listener = listen(options.listen.host, options.listen.port, reader_timeout_seconds=seconds)
     with (
         contextlib.closing(listener),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -55,8 +55,8 @@ def run_models(models: Sequence[ServedModel], sharing: Sharing) -> int:
 
 async def _run(models: Sequence[ServedModel], sharing: Sharing, listener: socket.socket) -> int:
     options = models[0].options
-    url = url_of(listener, tls=options.tls is not None)
-    address = Address(url, needs_key=bool(options.api_keys), console=options.console)
+    url = url_of(listener, tls=options.listen.tls is not None)
+    address = Address(url, needs_key=bool(options.clients.api_keys), console=options.listen.console)
 
     def announce(reports: Sequence[EngineReport]) -> None:
         spare_the_collector()

@@ -19,7 +19,7 @@ from openai import AsyncOpenAI
 
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS
-from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.server_parts import ListenOptions
 from tests.support.engine_core.front_half import SERVED_NAME, build_test_config
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.http_app import AppRig, HttpRig, serve_app, serve_model
@@ -142,7 +142,7 @@ async def test_what_ran_out_of_its_time_is_not_sent_again(rig: AppRig) -> None:
 
 async def test_a_client_keeps_its_idle_connections_for_less_time_than_the_server() -> None:
     """Else it sends a request just when the server closes, and finds its connection reset."""
-    kept_seconds = ServerOptions(engine=EngineOptions.of(model="m")).keep_alive_seconds
+    kept_seconds = ListenOptions().keep_alive_seconds
     async with AsyncOpenAI(base_url="http://x", api_key="none") as client:
         pool = client._client._transport._pool  # type: ignore[attr-defined]
         assert 0 < pool._keepalive_expiry < kept_seconds

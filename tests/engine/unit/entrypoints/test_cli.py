@@ -17,7 +17,7 @@ from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import print_in_order, sampling_from_args
 from atom.entrypoints.process.logs import flush_logs
 from atom.entrypoints.serve_options import server_options
-from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.server_parts import LimitOptions, ListenOptions
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
 from tests.support.engine_core.front_half import write_model_folder
@@ -94,18 +94,18 @@ def test_server_flags() -> None:
     words = ["serve", "--model", "m", "--server-port", "0", "--host", "::1", "--drain-seconds", "7"]
     args = build_parser().parse_args([*words, "--chat-template", "t", "--disable-access-log"])
     server = server_options(args)
-    assert (server.host, server.port, server.drain_seconds) == ("::1", 0, 7.0)
-    assert (server.chat_template, server.access_log) == (Path("t"), False)
-    assert server.request_timeout_seconds is None
+    assert (server.listen.host, server.listen.port, server.drain_seconds) == ("::1", 0, 7.0)
+    assert (server.chat.chat_template, server.listen.access_log) == (Path("t"), False)
+    assert server.limits.request_timeout_seconds is None
     args = build_parser().parse_args([*words, "--request-timeout-seconds", "1.5"])
-    assert server_options(args).request_timeout_seconds == 1.5
-    assert server.body_memory_bytes == ServerOptions(engine=server.engine).body_memory_bytes
+    assert server_options(args).limits.request_timeout_seconds == 1.5
+    assert server.limits.body_memory_bytes == LimitOptions().body_memory_bytes
     args = build_parser().parse_args([*words, "--body-memory-mib", "9"])
-    assert server_options(args).body_memory_bytes == 9 * 2**20
-    assert server.allowed_origins == ()
-    assert server.keep_alive_seconds == ServerOptions(engine=server.engine).keep_alive_seconds
+    assert server_options(args).limits.body_memory_bytes == 9 * 2**20
+    assert server.listen.allowed_origins == ()
+    assert server.listen.keep_alive_seconds == ListenOptions().keep_alive_seconds
     args = build_parser().parse_args([*words, "--allowed-origins", "*", "http://a:3000"])
-    assert server_options(args).allowed_origins == ("*", "http://a:3000")
+    assert server_options(args).listen.allowed_origins == ("*", "http://a:3000")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_flag_that_nobody_knows_is_just_unknown(capsys: pytest.CaptureFixture[
 )
 def test_the_http_port_has_the_name_that_every_server_gives_it(words: list[str], port: int) -> None:
     args = build_parser().parse_args(["serve", "--model", "m", *words])
-    assert server_options(args).port == port
+    assert server_options(args).listen.port == port
 
 
 def test_a_line_that_gives_the_engine_a_port_of_its_own_is_refused() -> None:

@@ -110,9 +110,9 @@ def test_a_wrong_value_is_told_with_right_ones(
 
 
 def test_origins_come_as_words_or_as_a_json_list() -> None:
-    assert server("m", "--allowed-origins", '["*"]').allowed_origins == ("*",)
+    assert server("m", "--allowed-origins", '["*"]').listen.allowed_origins == ("*",)
     words = ("--allowed-origins", "http://a", '["http://b", "http://c"]')
-    assert server("m", *words).allowed_origins == ("http://a", "http://b", "http://c")
+    assert server("m", *words).listen.allowed_origins == ("http://a", "http://b", "http://c")
 
 
 def test_keys_come_from_the_line_and_the_file(
@@ -120,18 +120,18 @@ def test_keys_come_from_the_line_and_the_file(
 ) -> None:
     monkeypatch.setenv("ATOM_API_KEY", "of-environment")
     (tmp_path / "key").write_text("of-file\n")
-    assert server("m").api_keys == ("of-environment",)
+    assert server("m").clients.api_keys == ("of-environment",)
     given = server("m", "--api-key", "a1", "b2", "--api-key", "c3")
-    assert given.api_keys == ("a1", "b2", "c3")
+    assert given.clients.api_keys == ("a1", "b2", "c3")
     assert "seen by everybody" in caplog.text
     assert "a1" not in caplog.text + repr(given)
     file = str(tmp_path / "key")
     both = server("m", "--api-key", "a1", "--api-key-file", file)
-    assert both.api_keys == ("a1",)
-    assert both.api_key_file is not None
-    assert [each.key for each in both.api_key_file.found] == ["of-file"]
-    assert (both.num_keys, "of-file" in repr(both)) == (2, False)
-    assert server("m", "--api-key-file", file).api_keys == ()
+    assert both.clients.api_keys == ("a1",)
+    assert both.clients.api_key_file is not None
+    assert [each.key for each in both.clients.api_key_file.found] == ["of-file"]
+    assert (both.clients.num_keys, "of-file" in repr(both)) == (2, False)
+    assert server("m", "--api-key-file", file).clients.api_keys == ()
 
 
 def test_tls_needs_files_that_belong_together(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_tls_needs_files_that_belong_together(tmp_path: Path) -> None:
 
 def test_options_with_all_of_the_ports_flags_travel_to_other_processes() -> None:
     given = server("m", "--root-path", "/a/b/", "--default-chat-template-kwargs", '{"x": [1]}')
-    assert (given.root_path, given.template_kwargs) == ("/a/b", {"x": [1]})
+    assert (given.listen.root_path, given.chat.template_kwargs) == ("/a/b", {"x": [1]})
     assert ServerOptions.from_json(given.to_json()) == given
 
 
@@ -202,13 +202,13 @@ def test_a_file_of_flags_is_read_and_the_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "server.yaml"
     file.write_text(FILE)
     given = server("--config", str(file), "--port", "10", "--no-enforce-eager")
-    assert (given.port, given.served_names, given.engine.checkpoint.model) == (
+    assert (given.listen.port, given.served_names, given.engine.checkpoint.model) == (
         10,
         ("a", "b"),
         "of-file",
     )
     assert (given.engine.model.max_model_len, given.engine.execution.enforce_eager) == (2000, False)
-    assert (given.engine.cache.enable_prefix_caching, given.access_log) == (False, True)
+    assert (given.engine.cache.enable_prefix_caching, given.listen.access_log) == (False, True)
     assert given.engine.parallel.tensor_parallel_size == 4
     assert given.engine.speculative is not None
     assert given.engine.speculative.num_tokens == 5

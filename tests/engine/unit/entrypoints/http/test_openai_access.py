@@ -20,6 +20,7 @@ from atom.entrypoints.http.api_key import (
     read_key_file,
 )
 from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.server_parts import ClientOptions
 from atom.errors import AtomError, ConfigError
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.server.http_app import AppRig, serve_app
@@ -194,7 +195,9 @@ def test_a_missing_key_file_is_an_error_not_an_open_server(tmp_path: Path) -> No
 
 
 def test_the_key_is_not_shown_with_the_options() -> None:
-    assert KEY not in repr(ServerOptions(engine=EngineOptions.of(model="m"), api_keys=(KEY,)))
+    assert KEY not in repr(
+        ServerOptions(engine=EngineOptions.of(model="m"), clients=ClientOptions(api_keys=(KEY,)))
+    )
 
 
 def secret(folder: Path, **keys: str) -> Path:
@@ -253,7 +256,7 @@ def test_a_file_may_hold_several_named_keys(tmp_path: Path) -> None:
     assert KEY not in repr(
         ServerOptions(
             engine=EngineOptions.of(model="m"),
-            api_key_file=KeyFile(file, (NamedKey("team-a", KEY),)),
+            clients=ClientOptions(api_key_file=KeyFile(file, (NamedKey("team-a", KEY),))),
         )
     )
 
