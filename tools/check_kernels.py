@@ -1,8 +1,9 @@
 """Refuse Triton kernels that cannot be read: too long, too many parameters, too few reasons.
 
-Measures every function below `triton_ops` that Triton compiles: its lines, its parameters, and the
-share of comment lines in all of them. Comments that only speak to a tool (formatter, linter, types)
-do not count. Run by `make lint`; `--table` prints what was measured instead.
+Measures every function of the engine that Triton compiles, in whatever folder it is: its lines, its
+parameters, and the share of comment lines in all of them. Comments that only speak to a tool
+(formatter, linter, types) do not count. Run by `make lint`; `--table` prints what was measured
+instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-KERNELS = ROOT / "engine" / "atom" / "model_ops" / "backends" / "triton_ops"
+ENGINE = ROOT / "engine"
 
 MOST_LINES, MOST_PARAMETERS = 90, 24
 LEAST_SHARE = 0.08
@@ -50,6 +51,16 @@ def measure(path: str, source: str) -> list[JitFunction]:
         )
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list))
+    ]
+
+
+def kernels() -> list[JitFunction]:
+    """Measure every compiled function of the engine."""
+    return [
+        each
+        for path in sorted(ENGINE.rglob("*.py"))
+        if "triton.jit" in (source := path.read_text(encoding="utf-8"))
+        for each in measure(str(path.relative_to(ROOT)), source)
     ]
 
 
@@ -97,11 +108,7 @@ def _comment_lines(source: str) -> list[int]:
 
 
 def main() -> int:
-    functions = [
-        each
-        for path in sorted(KERNELS.rglob("*.py"))
-        for each in measure(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-    ]
+    functions = kernels()
     if "--table" in sys.argv[1:]:
         for each in sorted(functions, key=lambda each: each.lines, reverse=True):
             print(f"{each.lines:4} {each.parameters:4} {each.comments:4}  {each.file} {each.name}")

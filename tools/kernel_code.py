@@ -3,11 +3,12 @@
     python -m tools.kernel_code OLD_TREE [NEW_TREE] [--cards H200 MI300X MI355X] [--module PART]
                                 [--keep FOLDER]
 
-Each tree compiles the table of its own compile tests (tests/engine/ops/kernel_cases.py) for sm_90,
-gfx942 and gfx950 in a process of its own; cases are matched by their place in the table, so names
-may change. Compared is PTX, from which NVIDIA's assembler makes the same code, or AMD's assembly,
-without comments, places in the sources, debug sections, names, and what arguments a kernel does not
-read. Exits with 1 where instructions differ, not where the same ones stand in another order.
+Each tree compiles the tables of its own compile tests (tests/engine/ops/kernel_cases.py and
+batch_invariant_cases.py) for sm_90, gfx942 and gfx950 in a process of its own; cases are matched by
+their place in a table, so names may change. Compared is PTX, from which NVIDIA's assembler makes
+the same code, or AMD's assembly, without comments, places in the sources, debug sections, names,
+and what arguments a kernel does not read. Exits with 1 where instructions differ, not where the
+same ones stand in another order.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _CASES = "tests.engine.ops.kernel_cases"
+_BATCH_INVARIANT = "tests.engine.ops.batch_invariant_cases"
 _COMPILES = "tests.engine.ops.test_kernels_compile"
 # Labels, comments and directives that say where in the sources an instruction comes from.
 _PLACES = re.compile(r"//.*|;(?!$).*|^\s*\.(loc|file)\b.*|^(\$L__|\.L)(tmp|func)\w*:", re.MULTILINE)
@@ -62,10 +64,12 @@ def dump(folder: Path, cards: list[str], module: str) -> None:
 
 def _cases(cards: list[str], module: str) -> Iterator[tuple[str, Any, str]]:
     table: Any = importlib.import_module(_CASES)
-    for number, case in enumerate(table.CASES):
-        for card in cards:
-            if module in case.values[0].fn.__module__:
-                yield f"{number:04}", case, card
+    reproducible: Any = importlib.import_module(_BATCH_INVARIANT)
+    for kind, cases in (("", table.CASES), ("reproducible", reproducible.CASES)):
+        for number, case in enumerate(cases):
+            for card in cards:
+                if module in case.values[0].fn.__module__:
+                    yield f"{kind}{number:04}", case, card
     for number, case in enumerate(table.DEALT_CASES):  # orders that only AMD's dies have
         for card in cards:
             if card != "H200" and module in case.values[0].fn.__module__:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tools.check_kernels import (
     EXPLAINED_LINES,
     MOST_LINES,
     MOST_PARAMETERS,
+    ROOT,
+    kernels,
     measure,
     problems,
     share,
@@ -28,6 +32,16 @@ def test_what_is_measured_of_a_kernel() -> None:
     assert (found.name, found.line, found.lines) == ("kernel", 2, 12)
     assert (found.parameters, found.comments) == (5, 3)
     assert share([found]) == 0.25
+
+
+def test_kernels_are_measured_in_every_folder_that_has_any() -> None:
+    folders = {
+        str(path.parent.relative_to(ROOT))
+        for path in (ROOT / "engine").rglob("*.py")
+        if re.search(r"^@triton\.jit", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert {each.file.rpartition("/")[0] for each in kernels()} == folders
+    assert len(folders) >= 8
 
 
 @pytest.mark.parametrize("decorator", ["", "(do_not_specialize=['n'])"])

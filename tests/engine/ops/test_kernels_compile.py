@@ -74,6 +74,7 @@ TUPLES = {
     "cache": ("k_cache_ptr", "v_cache_ptr", "k_scale_ptr", "v_scale_ptr"),
     "rotary": ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr"),
     "parts": ("partial_ptr", "lse_ptr", "counts_ptr"),
+    "left_parts": ("partial_ptr", "lse_ptr"),
     "activation": ("KIND", "ALPHA", "LIMIT"),
     "x": ("x_ptr", "x_scale_ptr"),
     "w": ("w_ptr", "scale_ptr", "zero_ptr", "inputs_ptr", "index_ptr", "bias_ptr"),

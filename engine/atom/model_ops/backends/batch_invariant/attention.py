@@ -137,14 +137,16 @@ def _split(
 
 @triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "most"])
 def _attention_kernel(
-    q_ptr, cache, tables_ptr, contexts_ptr, starts_ptr, out_ptr, sinks_ptr, partial_ptr, lse_ptr,
+    q_ptr, cache, tables_ptr, contexts_ptr, starts_ptr, out_ptr, sinks_ptr, left_parts,
     table_stride, first_row, rows, most, scale,
     GROUP: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
     SOFTCAP: tl.constexpr, ALONE: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """SHARED: so many programs share a row's splits, and leave each in partial [rows, Hq, most, D]
-    and lse [rows, Hq, most, 2] float32, its highest score and its sum; 1: one folds them all."""
+    and lse [rows, Hq, most, 2] float32, its highest score and its sum; 1: one folds them all.
+    left_parts: (partial, lse), None if one folds them all."""
+    partial_ptr, lse_ptr = left_parts
     LANES: tl.constexpr = head_lanes(D)
     GROUP_PADDED: tl.constexpr = next_power_of_2(GROUP)
     TOKENS: tl.constexpr = BLOCK_M // GROUP_PADDED
@@ -157,6 +159,8 @@ def _attention_kernel(
     context = tl.load(contexts_ptr + row)
     queries = tl.load(starts_ptr + row + 1) - first_query
     lane = tl.arange(0, BLOCK_M)
+    # A query's lanes follow from its position, not from its place in a chunk: so its products are
+    # summed in the same order in every step.
     position = tile_position + lane // GROUP_PADDED
     member = lane % GROUP_PADDED
     # Padding has a context of 0, and its only query sees no token.
@@ -167,6 +171,7 @@ def _attention_kernel(
     query_head = (first_query + query).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
     q = tl.load(q_ptr + query_head[:, None] * D + element[None, :], mask=real, other=0.0)
     end = tl.minimum(tile_position + TOKENS, context)
+    # Splits are cut by the tile's position too: a longer context adds some, and moves none.
     length = split_tokens(tile_position)
     low, first_split = 0, 0
     if WINDOW:
@@ -174,6 +179,8 @@ def _attention_kernel(
         low = first_seen(tl.maximum(tile_position, context - queries) + 1, WINDOW, IN_CHUNKS)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     highest, total, acc = begin_softmax(BLOCK_M, LANES)
+    # Folded from front to back. Programs that share the splits fold none: which of them ends first
+    # would decide the order of the sum.
     for split in range(first_split + tl.program_id(2), tl.cdiv(end, length), SHARED):
         own_highest, own_total, own_acc = _split(
             q, cache, table_ptr, head, position, tile_position, split, length, low, end, scale,
@@ -214,6 +221,7 @@ def _fold_kernel(
     LANES: tl.constexpr = head_lanes(D)
     row, head = tl.program_id(0), tl.program_id(1)
     context = tl.load(contexts_ptr + row)
+    # As _attention_kernel cuts the same query's splits, which TOKENS is given for.
     tile_position = tl.maximum(context - 1, 0) // TOKENS * TOKENS
     length = split_tokens(tile_position)
     first_split = 0
@@ -223,6 +231,7 @@ def _fold_kernel(
     highest, total, acc = begin_softmax(1, LANES)
     only = tl.arange(0, 1)
     query_head = row.to(tl.int64) * HQ + head
+    # From front to back, as one program folds them: the bits must not tell how many shared them.
     for split in range(first_split, tl.cdiv(context, length)):
         own = query_head * most + split + only
         own_acc = tl.load(
@@ -333,11 +342,11 @@ def _launch(
 ) -> None:
     """Launch the kernel for the rows. grid: tiles, KV heads, programs that share a row's splits."""
     shape, cache, step = layer.shape, layer.cache, layer.step
-    partial, lse = rows.parts
+    partial, _ = rows.parts
     wide = head_lanes(shape.head_dim) > 128
     _attention_kernel[grid](
         q, cache_pointers(cache), step.block_tables, step.context_lens, step.query_starts, out,
-        shape.sinks, partial, lse, step.block_tables.stride(0),
+        shape.sinks, rows.parts, step.block_tables.stride(0),
         rows.first, rows.end - rows.first, 0 if partial is None else partial.shape[2],
         shape.scale * math.log2(math.e),
         GROUP=shape.num_heads // shape.num_kv_heads, HKV=shape.num_kv_heads, D=shape.head_dim,

@@ -59,12 +59,13 @@ def _split(
 @triton.jit(do_not_specialize=["table_stride", "q_rope_stride", "first_row", "rows", "most"])
 def _mla_kernel(
     absorbed_ptr, q_rope_ptr, entries, tables_ptr, contexts_ptr, starts_ptr, out_ptr,
-    partial_ptr, lse_ptr, table_stride, q_rope_stride, first_row, rows, most, scale,
+    left_parts, table_stride, q_rope_stride, first_row, rows, most, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     HEADS: tl.constexpr, TOKENS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     ALONE: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """See _attention_kernel; partial [rows, Hq, most, RANK]."""
+    partial_ptr, lse_ptr = left_parts
     LANES: tl.constexpr = head_lanes(RANK)
     row, first_query, tile_position, has_any = position_tile(
         starts_ptr, contexts_ptr, tl.program_id(0), first_row, rows, TOKENS, ALONE
@@ -73,12 +74,15 @@ def _mla_kernel(
         return
     context = tl.load(contexts_ptr + row)
     queries = tl.load(starts_ptr + row + 1) - first_query
+    # One entry serves all heads, so a tile has several heads of each query, and products of 16 rows
+    # at least; a query's lanes follow from its position, as in _attention_kernel.
     lane = tl.arange(0, TOKENS * HEADS)
     position = tile_position + lane // HEADS
     head = tl.program_id(1) * HEADS + lane % HEADS
     query = position - tl.maximum(context - queries, 0)
     real = (query >= 0) & (query < queries) & (head < HQ)
     token = (first_query + query).to(tl.int64)
+    # The query's rotated part stays a view of the whole query: its heads are HEAD elements apart.
     absorbed = load_part(absorbed_ptr + (token * HQ + head) * RANK, real, RANK, LANES)
     q_rope = load_part(
         q_rope_ptr + token * q_rope_stride + head * HEAD, real, ROPE, head_lanes(ROPE)
@@ -89,6 +93,7 @@ def _mla_kernel(
     element = tl.arange(0, LANES)
     stored = real[:, None] & (element < RANK)[None, :]
     highest, total, acc = begin_softmax(TOKENS * HEADS, LANES)
+    # Folded in order by one program, or left for a kernel that folds them in that order.
     for split in range(tl.program_id(2), tl.cdiv(end, length), SHARED):
         own_highest, own_total, own_acc = _split(
             absorbed, q_rope, entries, table_ptr, position, tile_position, split, length, end,
@@ -160,12 +165,12 @@ def _launch(
     (absorbed, q_rope), shape, cache, step = queries, layer.shape, layer.cache, layer.step
     rows, decodes = step.context_lens.shape[0], step.num_decodes
     first, end = (0, decodes) if parts is not None else (decodes, rows)
-    partial, lse = parts or (None, None)
+    left = parts or (None, None)
     heads = _heads_of_tile(shape)
     _mla_kernel[grid](
         absorbed, q_rope, (cache.entries, cache.keys, cache.scale), step.block_tables,
-        step.context_lens, step.query_starts, out, partial, lse, step.block_tables.stride(0),
-        q_rope.stride(0), first, end - first, 0 if partial is None else partial.shape[2],
+        step.context_lens, step.query_starts, out, left, step.block_tables.stride(0),
+        q_rope.stride(0), first, end - first, 0 if left[0] is None else left[0].shape[2],
         shape.scale * math.log2(math.e),
         HQ=shape.num_heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         HEADS=heads, TOKENS=_BLOCK_M // heads, BLOCK_SIZE=cache.block_size, BLOCK_N=_BLOCK_N,
