@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from atom_operator.integration_values import Autoscaling
 from tests.operator.lives.test_generated_life import broken, scene, told
 from tests.support.operator_life.lives import broken_seed
 from tests.support.operator_life.story import Wider
@@ -44,6 +45,29 @@ def test_fewer_replicas_during_a_rollout_stop_no_pod_that_is_needed(
     where = scene(devices=8, nodes=4, replicas=replicas, wider=Wider(rule="spread over hosts"))
     steps = (("ask_for_a_length", 512, after), ("ask_for_replicas", fewer, 900))
     assert broken(told(where, steps)) is None
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("keda", [False, True])
+@pytest.mark.parametrize("happens", ["grow", "an edit meanwhile", "a node lost"])
+def test_a_load_brings_its_nodes_and_stops_no_pod(devices: int, keda: bool, happens: str) -> None:
+    brings = Wider(brings_nodes=True)
+    where = scene(devices=devices, nodes=1, scales=True, keda=keda, wider=brings)
+    between = {
+        "grow": (),
+        "an edit meanwhile": (("ask_for_a_length", 512, 900),),
+        "a node lost": (("lose_a_node", 1, 900),),
+    }
+    steps = (("let_the_load_move", 4.0, 200), *between[happens], ("let_the_load_move", 4.0, 2500))
+    assert broken(told(where, steps)) is None
+
+
+def test_the_judge_tells_of_a_load_that_brings_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Autoscaling, "pending", 0)
+    where = scene(devices=8, nodes=1, scales=True, wider=Wider(brings_nodes=True))
+    found = broken(told(where, (("let_the_load_move", 4.0, 900),)))
+    assert found is not None
+    assert "the load asks for 4, and (1, 1, 1)" in found
 
 
 @pytest.mark.slow

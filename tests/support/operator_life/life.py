@@ -105,7 +105,7 @@ class Life:
         self.foreign: ForeignAutoscaler | None = None
         self.cluster.clients.append(lambda: self.foreign and self.foreign.look())
         if scene.wider.brings_nodes:
-            brings = NodeAutoscaler(self.cluster, lambda number: _node(number, scene))
+            brings = NodeAutoscaler(self.cluster, self.new_node)
             self.cluster.clients.append(brings.look)
         if scene.claimed:
             publish_class(self.state)
@@ -174,6 +174,10 @@ class Life:
     def pod(self, number: int) -> Manifest | None:
         pods = self.pods
         return pods[number % len(pods)] if pods else None
+
+    def new_node(self, number: int) -> Manifest:
+        """A node that something adds, as the first ones were."""
+        return _node(number, self.scene)
 
     def node(self, number: int) -> str:
         return str(self.nodes[number % len(self.nodes)]["metadata"]["name"])
@@ -407,6 +411,8 @@ _ROLLOUT = {"progressDeadlineSeconds": 900}
 def _node(number: int, scene: Scene) -> Manifest:
     node = gpu_node("abcdefghijkl"[number], _PER_NODE)
     node["metadata"]["labels"][ZONE] = ZONES[number % len(ZONES)]
+    if scene.wider.brings_nodes:
+        node["metadata"]["labels"]["karpenter.sh/nodepool"] = "gpus"
     if scene.claimed:
         node["metadata"]["labels"] = {ZONE: node["metadata"]["labels"][ZONE]}
         for amounts in (node["status"]["capacity"], node["status"]["allocatable"]):

@@ -106,6 +106,16 @@ def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -
         return not any(_is_elsewhere(state, pod, node) for node in state.api.nodes or [])
 
 
+def fits_a_new_node(life: Life, workload: Manifest) -> bool:
+    """Whether a pod of the workload would start on a node that something adds."""
+    api, nodes = life.state.api, life.state.api.nodes or []
+    api.nodes = [*nodes, life.new_node(len(nodes))]
+    try:
+        return fits(life.state, workload, ())
+    finally:
+        api.nodes = nodes
+
+
 def admits(
     state: ClusterState, workload: Manifest, without: Iterable[Manifest], count: int
 ) -> bool:

@@ -6,6 +6,7 @@ Drawn by stories of their own, so that the lives of all other seeds stay what th
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE
 from tests.support.operator_life.callers import misled
 from tests.support.operator_life.happenings import HAPPENINGS, PRESSURES, Kind
 from tests.support.operator_life.others_at_work import ForeignAutoscaler
+from tests.support.operator_life.places import fits_a_new_node, old_pods
 from tests.support.operator_life.promise import promise
 from tests.support.operator_life.story import Happening, Story, Wider, draw_story
 from tests.support.operator_life.surroundings import ZONE
@@ -27,6 +29,8 @@ _SHARE = 0.4  # of what happens is of here
 _PAUSES_SECONDS = (1, 20, 100, 400, 1300)
 _HOST = "kubernetes.io/hostname"
 _TELL_SECONDS = 300.0  # within which a fight for the number of replicas is told
+_NODE_SECONDS = 600.0  # within which a load that is too much brings one more node
+_MOST_NODES = 8
 _OWN = {"matchLabels": {LABEL_DEPLOYMENT: "chat"}}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _SPREAD = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": _OWN}
@@ -108,16 +112,60 @@ class WiderPromises:
 
     life: Life
     fought_since: float | None = None
+    short: tuple[int, int, int] | None = None  # nodes, replicas and those that serve, of too few
+    short_since: float = 0.0
 
     def broken(self) -> str | None:
         """What is promised when a moment is over."""
-        return self._callers_find_their_model() or self._a_fight_is_told()
+        return (
+            self._callers_find_their_model()
+            or self._a_fight_is_told()
+            or self._a_load_brings_its_nodes()
+        )
 
     @promise("callers-find-their-model")
     def _callers_find_their_model(self) -> str | None:
         """Requests by the route's header, a frontend or the picker name a model that a pod serves,
         as long as a pod serves one."""
         return next(iter(misled(self.life.cluster, self.life.name)), None)
+
+    @promise("pending-pods-bring-nodes")
+    def _a_load_brings_its_nodes(self) -> str | None:
+        """Where something adds nodes for Pending pods, more replicas come as long as the load asks
+        for more and a new node would take them: one after the other, each within ten minutes."""
+        life, time = self.life, self.life.state.time
+        workload = life.workload
+        wanted = min(
+            math.ceil(life.state.load.get(life.name, 0.0)),
+            (life.spec.get("autoscaling") or {}).get("maxReplicas", 0),
+        )
+        serving = len(life.cluster.serving(life.name))
+        if workload is None or serving >= wanted or not self._may_grow(workload):
+            self.short = None
+            return None
+        now = (len(life.nodes), int(workload["spec"].get("replicas", 1)), serving)
+        if now != self.short:
+            self.short, self.short_since = now, time
+        life.state.look_after(self.short_since + _NODE_SECONDS + 1 - time)
+        if time - self.short_since <= _NODE_SECONDS:
+            return None
+        return f"the load asks for {wanted}, and {now} nodes, replicas and serving ones stay"
+
+    def _may_grow(self, workload: Mapping[str, Any]) -> bool:
+        """Whether nothing but a node is missing for one more replica."""
+        life = self.life
+        status = (life.parent or {}).get("status") or {}
+        hindered = (
+            not life.scene.wider.brings_nodes
+            or len(life.nodes) >= _MOST_NODES
+            or life.promises.touched
+            or life.foreign is not None
+            or {"canary", "suspend"} & life.spec.keys()
+            or workload["spec"].get("paused")
+            or _is_kept(status)
+            or old_pods(life, dict(workload))
+        )
+        return not hindered and fits_a_new_node(life, dict(workload))
 
     @promise("contested-replicas-are-reported")
     def _a_fight_is_told(self) -> str | None:
