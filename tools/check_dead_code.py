@@ -25,7 +25,7 @@ from typing import Any, TypeGuard
 from tools.remembered import per_file
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("engine/atom", "operator/atom_operator")
+SOURCES = ("engine/atom", "engine/atom_nvidia", "operator/atom_operator")
 # Where a name is used: not tests, nor pages that tell how things came to be.
 _USERS = ("engine", "operator", "benchmarks", "devcluster", "tools", "examples", "images", "charts",
           "docs/guides", "README.md", "pyproject.toml", "Makefile")  # fmt: skip

@@ -14,7 +14,14 @@ from pathlib import Path
 from tools.remembered import per_file
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("engine/atom", "operator/atom_operator", "devcluster", "benchmarks", "tools")
+FOLDERS = (
+    "engine/atom",
+    "engine/atom_nvidia",
+    "operator/atom_operator",
+    "devcluster",
+    "benchmarks",
+    "tools",
+)
 MOST_PARAMETERS = 5
 
 

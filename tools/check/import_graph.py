@@ -17,8 +17,12 @@ from pathlib import Path
 
 import grimp
 
-PACKAGES = ("atom", "atom_operator", "benchmarks", "devcluster", "tests", "tools")
-_FOLDERS = {"atom": "engine/atom", "atom_operator": "operator/atom_operator"}
+PACKAGES = ("atom", "atom_nvidia", "atom_operator", "benchmarks", "devcluster", "tests", "tools")
+_FOLDERS = {
+    "atom": "engine/atom",
+    "atom_nvidia": "engine/atom_nvidia",
+    "atom_operator": "operator/atom_operator",
+}
 _NAMED = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 _EVERYWHERE = {"engine", "operator", *PACKAGES}  # folders whose names say nothing of a file
 _CLUSTER = re.compile(r"^pytestmark = [^\n]*(?:\[[^\]]*)?mark\.cluster", re.M)

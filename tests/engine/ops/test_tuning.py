@@ -14,6 +14,7 @@ if find_spec("triton") is None:
 
 import torch
 
+from atom.model_ops.backends.triton_ops import tune
 from atom.model_ops.backends.triton_ops.attention.split_kv import choose_splits
 from atom.model_ops.backends.triton_ops.attention.verify_decode import (
     VerifyTile,
@@ -72,6 +73,19 @@ def assert_fits(config: SplitKConfig, key: str) -> None:
 
 def test_there_is_a_shipped_table() -> None:
     assert SHIPPED
+
+
+def test_without_the_package_of_tables_defaults_serve_and_tuning_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An image leaves the package out."""
+    card = json.loads(SHIPPED[0].read_text())["device"]
+    monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
+    assert tuning.read_tables(card).linear
+    monkeypatch.setattr(tuning, "_MEASUREMENTS", "atom_nvidia_left_out")
+    assert tuning.read_tables(card) == tuning.Tables({}, {}, {}, {}, {})
+    assert tune.main() == 1
+    assert "run the command from the wheel" in capsys.readouterr().err
 
 
 def test_what_was_measured_here_overrides_what_is_shipped(

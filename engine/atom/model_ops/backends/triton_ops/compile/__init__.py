@@ -4,9 +4,9 @@
   compilers get each specialisation of a kernel (signature and constants) that occurs.
 - `compiler_pool.py`, `compiler_process.py`: forks of the engine's process that compile into
   Triton's cache on disk concurrently, or threads if processes fail.
-- `tuning.py`: tables of tiles by card, shape and number of tokens, `tuned/<device>.json` and what
-  `python -m atom.model_ops.backends.triton_ops.tune` measured on this machine; else safe
-  defaults.
+- `tuning.py`: tables of tiles by card, shape and number of tokens: `tuned/<device>.json` of the
+  package atom_nvidia, and the measurements of `python -m atom.model_ops.backends.triton_ops.tune`
+  on this machine; else safe defaults.
 
 A specialisation travels as Triton's own JSON, so constants of kernels are numbers, strings, None,
 or tuples of such wrapped in tl.constexpr; a plain tuple, list or dataclass would come back as

@@ -1,8 +1,9 @@
 """Select a kernel's configuration on this card: the measured one if there is one, else a safe
 default.
 
-Tables come from two places; the later one takes precedence: `tuned/<device>.json`, shipped for
-cards that were measured, and the cache folder, to which `tune` writes its measurements. Serving
+Tables come from two places; the later one takes precedence: `tuned/<device>.json` of the package
+atom_nvidia, for cards that were measured, and the cache folder, to which `tune` writes its
+measurements. An image may leave that package out, and it is never imported here. Serving
 measures nothing: attention of a shape without a table entry uses default tiles, products use the
 tiles of their family (gemm/tile_families.py). The cache file's name has the device, the Triton
 version and a hash of the kernels' sources, so a stale table is never read.
@@ -14,6 +15,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +25,7 @@ import triton
 from atom.utils.cache_folder import cache_folder
 
 _HERE = Path(__file__).parent.parent
+_MEASUREMENTS = "atom_nvidia"
 _KERNEL_FILES = (
     "attention/paged_tiles.py",
     "attention/decode.py",
@@ -186,7 +189,7 @@ def read_tables(device_name: str) -> Tables:
     """Read a card's shipped tables, overridden by the measurements of this machine."""
     merged = Tables({}, {}, {}, {}, {})
     for path in (shipped_path(device_name), cached_path(device_name)):
-        if path.exists():
+        if path is not None and path.exists():
             found = parse(json.loads(path.read_text()))
             merged.linear.update(found.linear)
             merged.addend.update(found.addend)
@@ -218,8 +221,17 @@ def _splits(raw: dict[str, Any]) -> dict[str, SplitKConfig | None]:
     return {key: None if value is None else SplitKConfig(**value) for key, value in raw.items()}
 
 
-def shipped_path(device_name: str) -> Path:
-    return _HERE / "tuned" / f"{_slug(device_name)}.json"
+def has_measurements() -> bool:
+    """Return whether the package of measured tables, and of `tune`, is installed."""
+    return find_spec(_MEASUREMENTS) is not None
+
+
+def shipped_path(device_name: str) -> Path | None:
+    """Return the path of a card's shipped table; None if the package of tables is not installed."""
+    found = find_spec(_MEASUREMENTS)
+    if found is None or found.origin is None:
+        return None
+    return Path(found.origin).parent / "tuned" / f"{_slug(device_name)}.json"
 
 
 def cached_path(device_name: str) -> Path:

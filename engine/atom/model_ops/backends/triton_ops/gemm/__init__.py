@@ -30,7 +30,7 @@ int32 at a time and scales applied as late as the format allows. With more token
 bound it, and the library is ahead.
 
 Measured (one H200): qwen3-8b's step of one row runs at 85 % of its limit, 1.7B's at 59 %; fp8
-products of one token of 4,096 x 12,288 take 14.2 us. Tables are in `tuned/`, the model that
-extends them to other shapes in `cost_model.py`; docs/kernels/gemm.md has the figures and the
-failed attempts.
+products of one token of 4,096 x 12,288 take 14.2 us. Tables are in the package atom_nvidia,
+the model that extends them to other shapes in `cost_model.py`; docs/kernels/gemm.md has the figures
+and the failed attempts.
 """

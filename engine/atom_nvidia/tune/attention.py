@@ -22,7 +22,7 @@ from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, prefil
 from atom.model_ops.backends.triton_ops.compile import tuning
 from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig, PrefillConfig
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
-from atom.model_ops.backends.triton_ops.tune.search import best
+from atom_nvidia.tune.search import best
 
 _CAPACITY = 4096
 # Of every name in tuning.DECODE_BATCHES.

@@ -29,14 +29,14 @@ from atom.model_ops.backends.triton_ops.compile.tuning import (
     SkinnyConfig,
     SplitKConfig,
 )
-from atom.model_ops.backends.triton_ops.tune.attention import (
+from atom_nvidia.tune.attention import (
     compile_attention,
     decode_candidates,
     prefill_candidates,
     tune_decode,
     tune_prefill,
 )
-from atom.model_ops.backends.triton_ops.tune.products import (
+from atom_nvidia.tune.products import (
     ADDEND_BUCKETS,
     KNOWN_ADDENDS,
     KNOWN_GATED,
