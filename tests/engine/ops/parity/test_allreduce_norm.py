@@ -103,9 +103,10 @@ def test_ranks_norm_the_sum(
     backend: Backend, reference: Backend, hidden: int, dtype: torch.dtype
 ) -> None:
     assert backend.name == "triton"
-    processes = mp.get_context("spawn")
-    ours, theirs = processes.Pipe()
     on_gpu = torch.cuda.is_available()
+    # A card's context is no child's; without one, a copy has imported what it interprets.
+    processes = mp.get_context("spawn" if on_gpu else "fork")
+    ours, theirs = processes.Pipe()
     words = hidden * dtype.itemsize // 4
     shared = None
     if not on_gpu:
