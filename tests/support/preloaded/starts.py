@@ -32,6 +32,7 @@ PROGRAMS = frozenset(
         "atom.model_engine.core_main",
         "atom.model_engine.executor.nodes.node_main",
         "atom.model_engine.executor.tensor_parallel.rank_main",
+        "benchmarks.peers.offline",
         "tests.support.preloaded.echo",
         "tests.support.ranks.expert_group",
         "tests.support.ranks.rank_group",
