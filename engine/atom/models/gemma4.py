@@ -48,7 +48,7 @@ def spec(config: ModelConfig) -> ModelSpec:
         )
 
     facts, size = config.facts, plain.layers[0].facts.per_layer_input
-    inputs = PerLayerInputsSpec(facts.per_layer_vocab_size, facts.num_layers, size)
+    inputs = PerLayerInputsSpec(facts.inputs.per_layer_vocab_size, facts.num_layers, size)
     return replace(
         plain.with_layers(changed),
         embedding_scale=plain.hidden_size**0.5,

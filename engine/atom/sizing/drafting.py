@@ -66,10 +66,10 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
             f"the draft model's hidden_size {draft.hidden_size} is not the model's "
             f"{facts.hidden_size}, whose embedding it uses; use the one made for this model"
         )
-    if draft.joined_size != _AUX_LAYERS * facts.hidden_size:
+    if draft.inputs.joined_size != _AUX_LAYERS * facts.hidden_size:
         yield (
-            f"the draft model joins {draft.joined_size} elements of hidden states, of this model "
-            f"{_AUX_LAYERS} × {facts.hidden_size}; use the one made for it"
+            f"the draft model joins {draft.inputs.joined_size} elements of hidden states, of this "
+            f"model {_AUX_LAYERS} × {facts.hidden_size}; use the one made for it"
         )
     if draft.vocab_size > facts.vocab_size:
         yield (

@@ -137,6 +137,19 @@ class LayerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtraInputs:
+    """Inputs of a model besides its embedding. `joined_size`: width of the input that a draft model
+    joins into its hidden state, 0 for other models; `per_layer_vocab_size`: of the embedding with
+    an input per layer, 0 without."""
+
+    joined_size: int = 0
+    per_layer_vocab_size: int = 0
+
+
+NO_INPUTS = ExtraInputs()
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCount:
     """A group of `count` equal layers of a model, at any positions."""
 

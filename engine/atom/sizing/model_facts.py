@@ -18,7 +18,15 @@ from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.families.gemma4 import per_layer_vocab_size
 from atom.sizing.families.reading import DraftHead, ties_head
-from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
+from atom.sizing.layers import (
+    NO_INPUTS,
+    PLAIN_BLOCK,
+    ExpertsBlock,
+    ExtraInputs,
+    LayerCount,
+    LayerFacts,
+    count_layers,
+)
 from atom.sizing.projection import Projection
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization.config import read_quantization
@@ -42,12 +50,14 @@ class CheckpointNames:
 
     - `wrapper`: the multimodal architecture that the model is the text part of, "" for a text
       model.
+    - `experts_block`: of the router and the experts.
     - `pairs`: of the checkpoint's parts that differ from the engine's names.
     - `mtp_prefix`: the prefix of the MTP layers' names, "" if their numbers continue the model's;
       `mtp_alias`: the first of these layers in lists of unquantised modules.
     """
 
     wrapper: str = ""
+    experts_block: ExpertsBlock = PLAIN_BLOCK
     pairs: tuple[tuple[str, str], ...] = ()
     mtp_prefix: str = ""
     mtp_alias: str = ""
@@ -59,9 +69,6 @@ class ModelFacts:
 
     - `weight_dtype_bytes`: the checkpoint's element size without quantisation.
     - `mtp_layers`: the checkpoint's own multi-token prediction layers, which only speculation uses.
-    - `joined_size`: width of the input that a draft model joins into its hidden state, 0 for other
-      models.
-    - `per_layer_vocab_size`: of the embedding with an input per layer, 0 without.
     """
 
     architecture: str
@@ -73,12 +80,10 @@ class ModelFacts:
     layers: tuple[LayerFacts, ...]
     mtp_layers: tuple[LayerFacts, ...] = ()
     quantization: QuantizationScheme | None = None
-    experts_block: ExpertsBlock = PLAIN_BLOCK
     rope: RopeScaling = RopeScaling()
     hidden_act: str = "silu"
-    joined_size: int = 0
+    inputs: ExtraInputs = NO_INPUTS
     checkpoint: CheckpointNames = CheckpointNames()
-    per_layer_vocab_size: int = 0
     # Counted once: many sums over a model's layers use the counts.
     _counts: tuple[tuple[LayerCount, ...], tuple[LayerCount, ...]] = field(
         init=False, compare=False, repr=False
@@ -135,17 +140,19 @@ class ModelFacts:
             weight_dtype_bytes=element_bytes(config),
             layers=tuple(layers[:num_layers]),
             mtp_layers=tuple(layers[num_layers:]),
-            experts_block=block,
             rope=RopeScaling(_rope_type(config), _stretched_context(config)),
             hidden_act=str(config.get(family.activation.key) or family.activation.default),
-            joined_size=_joined_size(config, draft, hidden_size),
+            inputs=ExtraInputs(
+                joined_size=_joined_size(config, draft, hidden_size),
+                per_layer_vocab_size=_per_layer_vocab_size(config, layers),
+            ),
             checkpoint=CheckpointNames(
                 wrapper=wrapper or "",
+                experts_block=block,
                 pairs=tuple(family.stored.names(config)),
                 mtp_prefix=family.mtp.prefix,
                 mtp_alias=family.mtp.alias,
             ),
-            per_layer_vocab_size=per_layer_vocab_size(config) if layers[0].per_layer_input else 0,
         )
         return plain if quantization is None else plain.stored_as(quantization)
 
@@ -205,6 +212,11 @@ class ModelFacts:
         return any(isinstance(each.layer.attention, StateAttention) for each in self.layer_counts)
 
     @property
+    def experts_block(self) -> ExpertsBlock:
+        """Return the names of router and experts in the checkpoint."""
+        return self.checkpoint.experts_block
+
+    @property
     def num_layers(self) -> int:
         return len(self.layers)
 
@@ -251,6 +263,10 @@ def _predicts(layer: LayerFacts) -> bool:
             return not isinstance(latent.index, SharedIndexer)
         case _:
             return True
+
+
+def _per_layer_vocab_size(config: Config, layers: list[LayerFacts]) -> int:
+    return per_layer_vocab_size(config) if layers[0].per_layer_input else 0
 
 
 def _joined_size(config: Config, draft: DraftHead | None, hidden_size: int) -> int:

@@ -36,8 +36,8 @@ def tensor_parallel_problems(
                 problems[f"{name} {value} is not divisible by {size}"] = None
     if facts.vocab_size % size:
         problems[f"vocabulary size {facts.vocab_size} is not divisible by {size}"] = None
-    if facts.per_layer_vocab_size % size:
-        size_of_inputs = facts.per_layer_vocab_size
+    if facts.inputs.per_layer_vocab_size % size:
+        size_of_inputs = facts.inputs.per_layer_vocab_size
         problems[f"vocab_size_per_layer_input {size_of_inputs} is not divisible by {size}"] = None
     for alike in facts.layer_counts:
         kv_heads = alike.layer.attention.num_kv_heads

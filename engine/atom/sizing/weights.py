@@ -27,7 +27,14 @@ from atom.sizing.attention.kinds import (
     SharedKvAttention,
     StateAttention,
 )
-from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, MlpFacts
+from atom.sizing.layers import (
+    PLAIN_BLOCK,
+    ExpertsBlock,
+    ExtraInputs,
+    LayerCount,
+    LayerFacts,
+    MlpFacts,
+)
 from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.weights import state_floats, state_projections, state_vectors
 
@@ -84,10 +91,7 @@ class WeightFacts(Protocol):
     def experts_block(self) -> ExpertsBlock: ...
 
     @property
-    def joined_size(self) -> int: ...
-
-    @property
-    def per_layer_vocab_size(self) -> int: ...
+    def inputs(self) -> ExtraInputs: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def weight_parts(
     inputs = sum(alike.count * alike.layer.per_layer_input for alike in facts.layer_counts)
     if inputs:
         sizes["embedding of each layer"] = (
-            _ceil(facts.per_layer_vocab_size, ranks) * inputs * element
+            _ceil(facts.inputs.per_layer_vocab_size, ranks) * inputs * element
         )
         norm = next(alike.layer.per_layer_input for alike in facts.layer_counts)
         sizes[_INPUTS] = (inputs * facts.hidden_size + norm) * element
@@ -122,7 +126,7 @@ def weight_parts(
     streams = facts.layer_counts[0].layer.streams
     joining = stream_head_floats(streams, facts.hidden_size)
     sizes["norms and routers"] += joining * (element_bytes or _FLOAT32_BYTES)
-    sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
+    sizes["joining projection"] = facts.inputs.joined_size * facts.hidden_size * element
     replicated = {"compressing projections", _INPUTS, "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
     if with_mtp and facts.mtp_counts:
