@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cluster.live_cluster import LiveCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.side_by_side]
 
 
 def test_an_api_server_without_the_feature_takes_the_volume_away(namespaced: LiveCluster) -> None:

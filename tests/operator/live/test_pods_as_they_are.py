@@ -19,7 +19,11 @@ from tests.support.cluster.quick_pods import (
 )
 from tests.support.operator.builders_operator import atom_deployment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.side_by_side,
+    pytest.mark.usefixtures("only_operator"),
+]
 
 CPU = {"type": "cpu", "memory": "1Gi"}
 DONE = {"name": "prepare", "command": ["python3", "-c", "pass"]}

@@ -21,7 +21,11 @@ from tests.support.cluster.quick_pods import (
 )
 from tests.support.operator.builders_operator import atom_deployment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.side_by_side,
+    pytest.mark.usefixtures("only_operator"),
+]
 
 _ABSENT = "localhost/atom-none:0"
 _MEMORY = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}

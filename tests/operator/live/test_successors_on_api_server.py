@@ -17,7 +17,7 @@ from atom_operator.domain.resources import quota_usage
 from atom_operator.plan.quota import still_refused
 from tests.support.cluster.live_cluster import LiveCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.side_by_side]
 
 _REPLICA_SET: dict[str, Any] = {
     "apiVersion": "apps/v1",

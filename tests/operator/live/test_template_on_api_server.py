@@ -28,7 +28,11 @@ from tests.support.operator.builders_operator import atom_deployment, plan
 from tests.support.operator.fake_engines import FakeEngines
 from tests.support.operator.overlays import overlay, said_to_kubectl
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.side_by_side,
+    pytest.mark.usefixtures("only_operator"),
+]
 
 IMAGES: dict[Any, str] = {"cpu": "localhost/atom-none:0"}
 
