@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom.errors import RequestError
-from atom.structured_outputs.json_schema.spacing import MOST_BLANKS
+from atom.structured_outputs.json_schema import MOST_BLANKS
 from atom.structured_outputs.params import MAX_SCHEMA_CHARS
 
 MAX_TAGS = 128

@@ -33,11 +33,11 @@ _ANY_OBJECT = '{"type": "object"}'
 class GrammarSpec:
     """The source of a grammar, and the key of its compiled form: equal text gives an equal grammar.
 
-    kind: the notation of `text`. compact: JSON without white space between its parts, except one
-    blank after each comma and colon.
+    kind: the notation of `text`; of choices, a list as JSON. compact: JSON without white space
+    between its parts, except one blank after each comma and colon.
     """
 
-    kind: Literal["json", "regex", "grammar", "structural_tag"]
+    kind: Literal["json", "regex", "grammar", "choice", "structural_tag"]
     text: str
     compact: bool = False
 
@@ -94,7 +94,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.structural_tag is not None:
             return GrammarSpec("structural_tag", self.structural_tag)
         if self.choice is not None:
-            return GrammarSpec("grammar", _grammar_of_choices(self.choice))
+            return GrammarSpec("choice", json.dumps(list(self.choice), ensure_ascii=False))
         text = _ANY_OBJECT if self.json is None else self._schema_text()
         return GrammarSpec("json", text, compact=self.disable_any_whitespace)
 
@@ -145,8 +145,3 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=64)
 def _check_schema_text(text: str) -> None:
     check_schema(text)
-
-
-def _grammar_of_choices(choices: Sequence[str]) -> str:
-    # JSON's escapes of quotes, backslashes and control characters are the grammar's too.
-    return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in choices)

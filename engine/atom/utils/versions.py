@@ -10,7 +10,7 @@ import torch
 
 import atom
 
-_PACKAGES = ("triton", "xgrammar")  # if they are installed
+_PACKAGES = ("triton", "llguidance")  # if they are installed
 
 
 def software_versions() -> dict[str, str]:

@@ -116,7 +116,7 @@ def check(
     if end.reason == "error":
         assert end.param == "structured_outputs"
         assert "make it" in end.detail
-        assert meanwhile > 0
+        assert meanwhile > 0 or not tokens  # it may end at its first mask
         assert ended >= ("less ambiguous" in end.detail)
     else:
         assert 0 < len(tokens) <= HOSTILE_TOKENS

@@ -37,7 +37,7 @@ def test_each_kind_names_what_is_compiled() -> None:
     assert StructuredOutputsParams(grammar="root ::= [0-9]").spec().kind == "grammar"
     assert json.loads(StructuredOutputsParams(json_object=True).spec().text) == {"type": "object"}
     choice = StructuredOutputsParams(choice=["yes", 'say "no"\n'])
-    assert choice.spec() == GrammarSpec("grammar", r'root ::= "yes" | "say \"no\"\n"')
+    assert choice.spec() == GrammarSpec("choice", r'["yes", "say \"no\"\n"]')
 
 
 def test_a_schema_is_the_same_as_object_and_as_text_and_keeps_its_order() -> None:

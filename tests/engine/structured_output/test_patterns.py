@@ -3,6 +3,7 @@ what they find is taken, and what no grammar says is refused by name."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from random import Random
@@ -10,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from atom.structured_outputs.json_schema import schema_to_grammar
-from atom.structured_outputs.regex import regex_to_grammar
-from atom.structured_outputs.regex.automaton import Expression, Length, build_automaton
-from atom.structured_outputs.regex.search import matched, searched
+from atom.structured_outputs import GrammarSpec
 from tests.support.structured_output.grammar_draws import GrammarDraws, NoEndError
 
 RING_ENTRIES = 'ab"\\\n\t1_ →😀-'  # none that the dialects class apart
@@ -55,23 +53,35 @@ def text(random: Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_pattern_takes_the_texts_that_validators_find_it_in(seed: int) -> None:
+def test_a_pattern_takes_the_texts_that_validators_find_it_in(
+    draws: GrammarDraws, seed: int
+) -> None:
     random = Random(seed)
-    for _ in range(60):
+    for _ in range(40):
         pattern = expression(random)
-        automaton = build_automaton([Expression(searched(pattern))])
-        for _ in range(40):
+        grammar = compiled_of(draws, {"type": "string", "pattern": pattern})
+        for _ in range(30):
             value = text(random)
             # To Python the end is also before a line feed that ends the text; it is not taken.
             found = re.search(pattern.replace("$", r"\Z"), value) is not None
-            assert automaton.accepts(value) == found, (pattern, value)
+            taken = grammar is not None and draws.accepts(grammar, as_json(value))
+            assert taken == found, (pattern, value)
+
+
+def compiled_of(draws: GrammarDraws, schema: Any) -> str | None:
+    """The grammar of a schema; None if no value fits it."""
+    with contextlib.suppress(ValueError):
+        return draws.schema(schema)
+    with pytest.raises(ValueError, match="leaves no value"):
+        draws.schema(schema)
+    return None
 
 
 def drawn(draws: GrammarDraws, grammar: str, random: Random) -> list[str]:
-    compiled, found = draws.compile(grammar), []
+    found = []
     for _ in range(3):
         try:
-            found.append(draws.draw(compiled, random))
+            found.append(draws.draw(grammar, random))
         except NoEndError:
             continue
     return found
@@ -82,12 +92,8 @@ def test_what_is_drawn_from_a_pattern_is_json_and_is_found(draws: GrammarDraws, 
     random = Random(seed)
     for _ in range(25):
         pattern = expression(random)
-        schema = json.dumps({"type": "string", "pattern": pattern})
-        if build_automaton([Expression(searched(pattern))]).is_empty:
-            with pytest.raises(ValueError, match="leaves no value"):
-                schema_to_grammar(schema)
-            continue
-        for answer in drawn(draws, schema_to_grammar(schema), random):
+        grammar = compiled_of(draws, {"type": "string", "pattern": pattern})
+        for answer in drawn(draws, grammar, random) if grammar else ():
             assert re.search(pattern, json.loads(answer)), (pattern, answer)
 
 
@@ -96,9 +102,9 @@ def test_what_is_drawn_from_a_regex_is_spanned_by_it(draws: GrammarDraws, seed: 
     random = Random(seed)
     for _ in range(25):
         pattern = expression(random)
-        if build_automaton([Expression(matched(pattern))]).is_empty:
+        if compiled_of(draws, {"type": "string", "pattern": f"^(?:{pattern})$"}) is None:
             continue
-        for answer in drawn(draws, regex_to_grammar(pattern), random):
+        for answer in drawn(draws, draws.compile(GrammarSpec("regex", pattern)), random):
             assert re.fullmatch(pattern, answer), (pattern, answer)
 
 
@@ -107,7 +113,9 @@ VALUES: list[tuple[str, list[str], list[str]]] = [
     (r"^\t\x22\\$", ['\t"\\'], ["t"]),
     (r'^["\\]{2}$', ['""', '\\"'], ['"']),
     (r"^[\r\n]$", ["\r", "\n"], ["r"]),
-    (r"^\0\cA\x1f$", ["\0\x01\x1f"], ["0"]),
+    (r"^[\0\cA]\x1f$", ["\x01\x1f"], ["\0\x1f", "0"]),
+    (r'^[^"]$', ["a", "\\", "\n", "\x01"], ['"', ""]),
+    (r"^[\x00-\x1f!]$", ["\x1f", "\n", "!"], ['"', "\\"]),
     (r"\\", ["a\\b"], ["ab"]),
     ("b", ["abc", "b"], ["ac", ""]),
     ("^a|b$", ["ax", "xb"], ["xa", "bx"]),
@@ -140,7 +148,7 @@ def test_a_pattern_speaks_of_values(
          lambda value: {value: None}),
         ({"type": "object", "propertyNames": {"pattern": pattern}}, lambda value: {value: None}),
     ):  # fmt: skip
-        compiled = draws.compile(schema_to_grammar(json.dumps(schema)))
+        compiled = draws.schema(schema)
         for value in taken:
             assert draws.accepts(compiled, as_json(wrap(value))), (schema, value)
         for value in left:
@@ -191,29 +199,31 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("pattern", "words"), REFUSED, ids=[one[:30] for one, _ in REFUSED])
-def test_what_is_not_kept_is_refused_by_name(pattern: str, words: str) -> None:
+def test_what_is_not_kept_is_refused_by_name(draws: GrammarDraws, pattern: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        regex_to_grammar(pattern)
+        draws.compile(GrammarSpec("regex", pattern))
     with pytest.raises(ValueError, match=r"pattern at \$ is not kept: .*" + words):
-        schema_to_grammar(json.dumps({"pattern": pattern}))
+        draws.schema({"pattern": pattern})
 
 
-def test_a_pattern_beside_bounds_on_length_is_their_intersection() -> None:
+def test_a_pattern_beside_bounds_on_length_is_their_intersection(draws: GrammarDraws) -> None:
     random = Random(5)
-    for _ in range(60):
+    for _ in range(40):
         pattern, low = expression(random), random.randrange(3)
         high = low + random.randrange(4)
-        automaton = build_automaton([Expression(searched(pattern)), Length(low, high)])
-        for _ in range(30):
+        schema = {"type": "string", "pattern": pattern, "minLength": low, "maxLength": high}
+        grammar = compiled_of(draws, schema)
+        for _ in range(20):
             value = text(random)
             found = re.search(pattern.replace("$", r"\Z"), value) is not None
-            assert automaton.accepts(value) == (found and low <= len(value) <= high)
+            taken = grammar is not None and draws.accepts(grammar, as_json(value))
+            assert taken == (found and low <= len(value) <= high), (pattern, value)
 
 
 @pytest.mark.parametrize(
     "pattern", [r"^\S{1,40}$", "^.{3,60}$", "^[\u0700-\u3000]{3,40}$", "^[\uc000-😀]{4,50}$"]
 )
 def test_what_is_drawn_from_counted_classes_is_utf_8(draws: GrammarDraws, pattern: str) -> None:
-    compiled = draws.compile(schema_to_grammar(json.dumps({"type": "string", "pattern": pattern})))
+    grammar = draws.schema({"type": "string", "pattern": pattern})
     for seed in range(40):
-        assert re.search(pattern, json.loads(draws.draw(compiled, Random(seed))))
+        assert re.search(pattern, json.loads(draws.draw(grammar, Random(seed))))

@@ -1,11 +1,17 @@
-"""Texts drawn at random from compiled grammars, byte by byte, without a model."""
+"""Texts drawn at random from grammars, byte by byte, without a model."""
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
 import numpy as np
+
+from atom.model_engine.structured_output.compile_messages import CompilerSetup
+from atom.model_engine.structured_output.grammar_library import GrammarLibrary
+from atom.structured_outputs import GrammarSpec
+from atom.structured_outputs.library_grammar import library_grammar
 
 _END = 256
 _CLOSING = frozenset((_END, *b'"}]'))
@@ -22,38 +28,41 @@ class GrammarDraws:
     """Every byte is a token, and there is one that ends the text."""
 
     def __init__(self) -> None:
-        import xgrammar  # with what it imports, a second
-
         tokens = [bytes([byte]) for byte in range(256)] + [b""]
-        self._info = xgrammar.TokenizerInfo(
-            tokens, xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=[_END]
-        )
-        self._compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
-        self._matcher_of = xgrammar.GrammarMatcher
-        self._bits = np.zeros((1, -(-len(tokens) // 32)), dtype=np.int32)
+        setup = CompilerSetup(tokenizer_folder="", vocab_size=len(tokens), end_token_ids=[_END])
+        self.library = GrammarLibrary(tokens, setup, lambda text: list(text.encode()))
 
-    def compile(self, grammar: str) -> Any:
-        return self._compiler.compile_grammar(grammar)
+    def compile(self, spec: GrammarSpec) -> str:
+        """The library's grammar. Raises ValueError."""
+        return library_grammar(spec, self.library.check, self.library.to_rules)
 
-    def draw(self, compiled: Any, random: Random) -> str:
+    def schema(self, schema: Any, *, one_line: bool = False) -> str:
+        """The same of a JSON schema."""
+        return self.compile(GrammarSpec("json", json.dumps(schema), compact=one_line))
+
+    def draw(self, grammar: str, random: Random) -> str:
         """A whole text. Bytes are drawn evenly from those allowed, those that close something more
         often, so that texts end."""
-        matcher = self._matcher_of(compiled)
+        matcher = self.library.matcher(grammar)
         found = bytearray()
         while len(found) < _MOST_BYTES:
-            matcher.fill_next_token_bitmask(self._bits)
-            allowed = np.unpackbits(self._bits.view(np.uint8), bitorder="little").nonzero()[0]
+            bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            if matcher.stop_reason() == "NoExtensionBias":  # an end that was not foreseen
+                raise NoEndError(bytes(found[:200]))
+            assert not matcher.get_error(), matcher.get_error()
+            allowed = np.unpackbits(bits, bitorder="little").nonzero()[0]
             token = self._choose(allowed[allowed <= _END].tolist(), len(found), random)
-            assert matcher.accept_token(token)
+            assert matcher.consume_token(token)
             if token == _END:
                 return found.decode()
             found.append(token)
         raise NoEndError(bytes(found[:200]))
 
-    def accepts(self, compiled: Any, text: str) -> bool:
+    def accepts(self, grammar: str, text: str) -> bool:
         """Whether a text is one of the grammar's."""
-        matcher = self._matcher_of(compiled)
-        return matcher.accept_string(text) and matcher.accept_token(_END)
+        matcher = self.library.matcher(grammar)
+        tokens = list(text.encode())
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
     def _choose(self, allowed: list[int], length: int, random: Random) -> int:
         assert allowed, "the grammar leads nowhere"

@@ -108,9 +108,11 @@ _UNNEEDED: tuple[FlagRow, ...] = (
         "auto",
     ),
     _unneeded(
-        "xgrammar compiles grammars",
+        "llguidance follows grammars, in the notations of all",
         "--guided-decoding-backend --grammar-backend",
         "auto",
+        "guidance",
+        "llguidance",
         "xgrammar",
     ),
     _unneeded(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from atom.answer_parsing import AnswerParsing
-from atom.answer_parsing.notation import Format
+from atom.answer_parsing.notation import Format, one_of, text
 from atom.answer_parsing.structural_tag import (
     after_reasoning,
     calls,
@@ -62,6 +62,8 @@ def _behind_reasoning(
         structure = json_value(spec.text, one_line=spec.compact)
     elif spec.kind == "structural_tag":
         structure = json.loads(spec.text)["format"]
+    elif spec.kind == "choice":
+        structure = one_of(*map(text, json.loads(spec.text)))
     elif spec.kind == "regex":
         structure = {"type": "regex", "pattern": spec.text}
     if parsing.marks is None:

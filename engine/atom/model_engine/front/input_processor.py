@@ -225,10 +225,10 @@ class InputProcessor:
         """Check all that needs no compiling; the engine compiles it and may refuse it yet."""
         if self._tokenizer is None:
             raise asked.refusal(f"structured output needs a tokenizer; {self._model.path} has none")
-        if find_spec("xgrammar") is None:
+        if find_spec("llguidance") is None:
             raise asked.refusal(
-                "structured output is not available on this server: xgrammar is not installed "
-                "(pip install xgrammar)"
+                "structured output is not available on this server: llguidance is not installed "
+                "(pip install llguidance)"
             )
         asked.check_schema()
 

@@ -24,7 +24,6 @@ class CompilerSetup(msgspec.Struct, frozen=True, kw_only=True):
     limit_cpu_seconds: int = 5
     limit_wall_seconds: float = 30.0
     limit_memory_bytes: int = 1 << 30
-    limit_result_bytes: int = 32 << 20
     limit_call_cpu_seconds: float = 0.1
     masks_fd: int = -1
 
@@ -37,7 +36,7 @@ class CompilerReady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Follow sequences by this grammar (xgrammar's serialised form). rows: the first of them, each
+    """Follow sequences by this grammar (the library's, as JSON text). rows: the first of them, each
     the slot of its mask and the tokens that it has already."""
 
     grammar: str
@@ -52,7 +51,7 @@ class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a compilation. grammar: xgrammar's serialised form; or why it was refused."""
+    """The answer to a compilation. grammar: the library's, as JSON text; or why it was refused."""
 
     grammar: str = ""
     refused: str = ""

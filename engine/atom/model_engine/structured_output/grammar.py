@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Grammar:
-    """A compiled grammar. text: xgrammar's serialised form. Two are the same only if they are one
+    """A compiled grammar. text: the library's, as JSON text. Two are the same only if they are one
     object: one compilation, one grammar."""
 
     text: str

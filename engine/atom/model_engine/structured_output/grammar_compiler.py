@@ -33,7 +33,7 @@ from atom.model_engine.structured_output.compile_messages import (
 )
 from atom.model_engine.structured_output.frames import FrameReader, framed
 from atom.model_engine.structured_output.grammar import Grammar
-from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
+from atom.model_engine.structured_output.grammar_library import LibraryMissingError
 from atom.structured_outputs import GrammarSpec
 from atom.utils.fair_threads import FairThreads, Task
 from atom.utils.socket_folder import make_socket_folder
@@ -65,7 +65,7 @@ class GrammarCompiler:
         self._server_lock = threading.Lock()
 
     def compile(self, spec: GrammarSpec, client: str) -> Future[Grammar]:
-        """Return the compiled grammar, or `GrammarRefusedError`, `XGrammarMissingError` or
+        """Return the compiled grammar, or `GrammarRefusedError`, `LibraryMissingError` or
         `CompilerLostError`. client: whose turn it takes."""
         known = self._known.get(spec)
         if known is None or _failed_by_chance(known.future):
@@ -106,7 +106,7 @@ class GrammarCompiler:
 
     def open_process(self, order: FollowOrder) -> socket.socket:
         """Return the connection of a new process that follows a grammar. Raises
-        `XGrammarMissingError` or `CompilerLostError`."""
+        `LibraryMissingError` or `CompilerLostError`."""
         return self._running_server().follow(order)
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
@@ -144,7 +144,7 @@ class _CompileServer:
     """The running process."""
 
     def __init__(self, setup: CompilerSetup) -> None:
-        """Raises `XGrammarMissingError`."""
+        """Raises `LibraryMissingError`."""
         self._setup = setup
         self._folder = make_socket_folder("atom-grammar-")
         self._address = str(self._folder / "socket")
@@ -159,7 +159,7 @@ class _CompileServer:
         ready = self._shake_hands()
         if ready.error:
             self.close()
-            raise XGrammarMissingError(ready.error)
+            raise LibraryMissingError(ready.error)
 
     def _shake_hands(self) -> CompilerReady:
         assert self._process.stdin is not None

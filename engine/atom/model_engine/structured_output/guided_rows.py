@@ -278,7 +278,7 @@ def _fault(guide: _Guide, news: MaskNews) -> str | None:
     """Return why the sequence cannot continue, or None."""
     if news.error is not None:
         return news.error
-    if guide.too_slow:
+    if guide.too_slow or news.state is MaskState.COSTLY:
         return TOO_SLOW
     if news.state is MaskState.REFUSED:
         return _NO_TOKEN if guide.num_tokens else "no text satisfies it"

@@ -16,13 +16,15 @@ class MaskState(enum.IntEnum):
     """Describe how a row of a matcher process stands after a job.
 
     READY: its mask is written. COMPLETE: its text is complete, nothing may follow. REFUSED: the
-    grammar does not allow the token, or nothing at all. LEFT: it is forgotten, and its slot free.
+    grammar does not allow the token, or nothing at all. COSTLY: following it takes too much. LEFT:
+    it is forgotten, and its slot free.
     """
 
     READY = 0
     COMPLETE = 1
     REFUSED = 2
     LEFT = 3
+    COSTLY = 4
 
 
 class MatcherJobs(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -1,9 +1,9 @@
 """The matcher process: follows the sequences of one grammar and writes their masks.
 
-A child of the compile server, so that no call into the grammar library runs in the engine core:
-following a small but very ambiguous grammar may take minutes a token, and a process can be stopped
-while a call cannot. Each call has a limit of processor time; the kernel kills the process that
-exceeds it. Ends when the core closes the connection. Loads no torch.
+A child of the compile server, so that no call into the grammar library runs in the engine core. The
+library counts its work, but not all of it, and a process can be stopped while a call cannot. Each
+call has a limit of processor time; the kernel kills the process that exceeds it. Ends when the core
+closes the connection. Loads no torch.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from atom.model_engine.structured_output.compile_messages import CompilerSetup, FollowOrder
 from atom.model_engine.structured_output.frames import FrameReader, framed
+from atom.model_engine.structured_output.grammar_library import GrammarLibrary, is_too_costly
 from atom.model_engine.structured_output.mask_arena import map_masks
 from atom.model_engine.structured_output.matcher_messages import MaskState, MatcherJobs, RowReply
 
@@ -29,8 +31,7 @@ _TOKENS_PER_CALL = 64  # of those that a new row has already
 def follow_grammar(
     frames: FrameReader,
     order: FollowOrder,
-    xgrammar: Any,
-    info: Any,
+    library: GrammarLibrary,
     setup: CompilerSetup,
 ) -> None:
     """Serve until the connection ends. The first reply is empty: it reports that the process has
@@ -38,8 +39,8 @@ def follow_grammar(
     connection = frames.connection
     connection.sendall(framed(msgspec.msgpack.encode([])))
     with _processor_time(setup.limit_cpu_seconds):
-        grammar = xgrammar.CompiledGrammar.deserialize_json(order.grammar, info)
-    rows = _Rows(xgrammar, grammar, setup)
+        first = library.matcher(order.grammar)
+    rows = _Rows(first, setup)
     jobs = MatcherJobs(enter=order.rows)
     decoder = msgspec.msgpack.Decoder(MatcherJobs)
     while True:
@@ -66,13 +67,14 @@ def _answer(connection: socket.socket, replies: Iterator[RowReply]) -> None:
 class _Rows:
     """The matchers, by the slot of their mask."""
 
-    def __init__(self, xgrammar: Any, grammar: Any, setup: CompilerSetup) -> None:
-        self._new_matcher = xgrammar.GrammarMatcher
-        self._grammar = grammar
-        # A model without end tokens stops where the grammar first may.
-        self._stops_itself = not setup.end_token_ids
+    def __init__(self, first: Any, setup: CompilerSetup) -> None:
+        """first: a matcher at the beginning of an answer."""
+        self._first = first
+        self._ends = frozenset(setup.end_token_ids)
         self._limit_seconds = setup.limit_call_cpu_seconds
         self._masks = map_masks(setup.masks_fd, setup.vocab_size)
+        known = np.arange(self._masks.shape[1] * 32) < setup.vocab_size
+        self._known = np.packbits(known, bitorder="little").view(np.uint32)
         self._matchers: dict[int, Any] = {}
 
     def work(self, jobs: MatcherJobs) -> Iterator[RowReply]:
@@ -97,30 +99,36 @@ class _Rows:
 
     def _enter(self, slot: int, tokens: Sequence[int], begin_call: Callable[[], None]) -> MaskState:
         begin_call()
-        self._matchers[slot] = self._new_matcher(
-            self._grammar, terminate_without_stop_token=self._stops_itself
-        )
+        matcher = self._matchers[slot] = self._first.deep_copy()
         last = max(len(tokens) - _TOKENS_PER_CALL, 0)
         for start in range(0, last, _TOKENS_PER_CALL):
             begin_call()
-            for token in tokens[start : min(start + _TOKENS_PER_CALL, last)]:
-                if not self._matchers[slot].accept_token(token):
-                    return MaskState.REFUSED
+            if not matcher.consume_tokens(tokens[start : min(start + _TOKENS_PER_CALL, last)]):
+                return _refusal(matcher)
         begin_call()
-        state = self._follow(slot, tokens[last:])
-        if state is MaskState.READY and not self._masks[slot].any():
-            return MaskState.REFUSED
-        return state
+        return self._follow(slot, tokens[last:])
 
     def _follow(self, slot: int, tokens: Sequence[int]) -> MaskState:
+        """Follow tokens, and write the mask of the next one."""
         matcher = self._matchers[slot]
         for token in tokens:
-            if not matcher.accept_token(token):
-                return MaskState.REFUSED
-        if matcher.is_terminated():
-            return MaskState.COMPLETE
-        matcher.fill_next_token_bitmask(self._masks, slot)
+            if not matcher.consume_token(token):
+                return _refusal(matcher)
+            # A model without end tokens stops where the grammar first may.
+            if token in self._ends or (not self._ends and matcher.is_accepting()):
+                return MaskState.COMPLETE
+        mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint32)[: self._masks.shape[1]]
+        mask = mask & self._known
+        # The library may find only now that no text goes on, and would allow the end.
+        lost = matcher.is_error() or matcher.stop_reason() == "NoExtensionBias"
+        if lost or not mask.any():
+            return _refusal(matcher)
+        self._masks[slot] = mask.view(np.int32)
         return MaskState.READY
+
+
+def _refusal(matcher: Any) -> MaskState:
+    return MaskState.COSTLY if is_too_costly(matcher) else MaskState.REFUSED
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from atom.structured_outputs.json_schema.keywords import (
     place,
     subschemas,
 )
-from atom.structured_outputs.json_schema.own_case import check_patterns
 from atom.structured_outputs.json_schema.references import SchemaDocument
+from atom.structured_outputs.json_schema.values import pattern
 
 _APART = ("$defs", "definitions")
 
@@ -45,6 +45,9 @@ def _reached(document: SchemaDocument, path: Path) -> list[Path]:
     targets = [document.target(path, keyword) for keyword in REFERENCES if keyword in schema]
     if targets and document.refs_stand_alone:
         return targets
-    check_patterns(schema, path)
+    if "pattern" in schema:
+        pattern(schema["pattern"], "pattern", path)
+    for text in schema.get("patternProperties", ()):
+        pattern(text, "patternProperties", path)
     below = [(*path, *step) for step, _ in subschemas(schema) if step[0] not in _APART]
     return [*targets, *below]

@@ -6,11 +6,10 @@ schema has it. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import cache
 
-from atom.structured_outputs.regex.search import matched
-from atom.structured_outputs.regex.syntax import Node
+from atom.structured_outputs.regex import spanned
 
 _DAY_OF_MONTH = (
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
@@ -41,7 +40,7 @@ _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_{|}~-]+"
 _DURATION_TIME = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
 _DURATION_DATE = r"(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)"
 
-_EXPRESSIONS: Mapping[str, str] = {
+FORMATS: Mapping[str, str] = {
     "date": _DATE,
     "time": _TIME,
     "date-time": rf"{_DATE}T{_TIME}",
@@ -65,8 +64,7 @@ _EXPRESSIONS: Mapping[str, str] = {
 
 
 @cache
-def _format(name: str) -> Node:
-    return matched(_EXPRESSIONS[name])
-
-
-FORMATS: Mapping[str, Callable[[], Node]] = {name: partial(_format, name) for name in _EXPRESSIONS}
+def format_expression(name: str) -> str | None:
+    """Return the expression of a format's texts, as the grammar library reads it; None for a format
+    that is an annotation."""
+    return spanned(FORMATS[name]) if name in FORMATS else None

@@ -28,17 +28,6 @@ class SchemaError(ValueError):
     """A schema that is not kept; the message has the place, the keyword and the remedy."""
 
 
-class UnkeptError(SchemaError):
-    """A keyword that is not kept, found where its place is not known; `placed` adds it."""
-
-    def __init__(self, keyword: str, reason: str) -> None:
-        super().__init__(f"the JSON schema's {keyword} {reason}")
-        self._keyword, self._reason = keyword, reason
-
-    def placed(self, path: Path) -> SchemaError:
-        return refusal(path, self._keyword, self._reason)
-
-
 def place(path: Path) -> str:
     """Return a path within the schema as errors write it: $.properties.a[0]."""
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

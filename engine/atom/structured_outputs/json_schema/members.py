@@ -1,155 +1,162 @@
-"""The plan of an object's members: named ones, in their order, and those without a name.
+"""The keywords of objects, as the grammar library takes them.
 
-The layers of one case are combined: a name gets the constraints of every layer. Names that no
-schema has are distinguished by the patterns they match, so each key has one meaning. Pure.
+An object that names members has no others unless the schema speaks of them; the library would allow
+any. Conditions between members become alternatives. Pure; used by the rewriting of a place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
 
-from atom.structured_outputs.json_schema.cases import (
-    NOTHING,
-    Case,
-    Conjunction,
-    Members,
-    MembersLayer,
-    Reading,
-    Texts,
-    join,
-    meet,
-)
-from atom.structured_outputs.json_schema.keywords import UnkeptError
-from atom.structured_outputs.json_schema.texts import finds, reads
+from atom.structured_outputs.json_schema.keywords import Path, refusal
+from atom.structured_outputs.json_schema.references import SchemaDocument
+from atom.structured_outputs.json_schema.sources import NamedMembers
+from atom.structured_outputs.json_schema.values import anchored, counts, pattern
+from atom.structured_outputs.regex import one_of_texts
 
-_MAX_PATTERNS = 5
+Schema = dict[str, Any]
+Rewrite = Callable[[Path], Any]
+_CLASSES = re.compile(r"\\[wds]", re.IGNORECASE)
+_NAME_KEYWORDS = {"type", "title", "description"}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    name: str
-    value: Conjunction
-    required: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """Members with any key of a case's texts."""
-
-    keys: Case
-    value: Conjunction
-
-
-@dataclass(frozen=True, slots=True)
-class MemberPlan:
-    named: tuple[Member, ...]
-    extras: tuple[Extras, ...]
-
-
-def closes(members: Members) -> bool:
-    """Return whether an answer has only named members: no schema has additionalProperties, and one
-    names members, as many as are required."""
-    given = [layer.given for layer in members.layers]
-    if True in given or False not in given:
-        return False
-    names = {name for layer in members.layers for name, _ in layer.properties}
-    named = len(names.union(members.required))
-    return named >= members.low or any(layer.patterns for layer in members.layers)
-
-
-def is_empty_object(members: Members, nothing: Callable[[Conjunction], bool]) -> bool:
-    """Return whether a required member cannot exist; nothing: returns whether certainly no value
-    fits."""
-    return any(nothing(value_of(members, name)) for name in members.required)
-
-
-def plan_members(members: Members, name_cases: Sequence[Case]) -> MemberPlan:
-    """Plan the members of an object; `name_cases` are of the texts that may be names. Raises
-    `SchemaError`."""
-    named = [name for layer in members.layers for name, _ in layer.properties]
-    listed = [
-        value
-        for case in name_cases
-        for value in case.values or ()
-        if not closes(members) or _patterned(members, value)
-    ]
-    names = dict.fromkeys((*named, *members.required, *listed))
-    plan = tuple(
-        Member(
-            name,
-            value_of(members, name) if _may_be(name, name_cases) else NOTHING,
-            name in members.required,
-        )
-        for name in names
-    )
-    free = [case for case in name_cases if case.values is None and "string" in case.types]
-    return MemberPlan(plan, tuple(_extras(members, tuple(names), free)))
-
-
-def _may_be(name: str, name_cases: Sequence[Case]) -> bool:
-    return any(name_holds(case, name) for case in name_cases)
-
-
-def name_holds(case: Case, name: str) -> bool:
-    """Return whether a case takes a text."""
-    if case.values is not None and name not in case.values:
-        return False
-    texts = case.texts
-    return (
-        "string" in case.types
-        and name not in case.excluded
-        and len(name) >= texts.low
-        and (texts.high is None or len(name) <= texts.high)
-        and all(reads(one, reading, name) for one, reading in texts.patterns)
-    )
-
-
-def _patterned(members: Members, name: str) -> bool:
-    return any(finds(one, name) for layer in members.layers for one, _ in layer.patterns)
-
-
-def value_of(members: Members, name: str) -> Conjunction:
-    """Return the conjunction of all layers' constraints on the member of that name."""
-    return join(*(_of_layer(layer, name) for layer in members.layers))
-
-
-def _of_layer(layer: MembersLayer, name: str) -> Conjunction:
-    found = [value for one, value in layer.properties if one == name]
-    found += [value for one, value in layer.patterns if finds(one, name, loose=True)]
-    spoken = any(one == name for one, _ in layer.properties)
-    if not spoken and not any(finds(one, name) for one, _ in layer.patterns):
-        found.append(layer.rest)
-    return join(*found)
-
-
-def _extras(members: Members, names: tuple[str, ...], free: list[Case]) -> list[Extras]:
-    """List the members without a name in the schema, by the patterns that they match."""
-    patterns = list(dict.fromkeys(one for layer in members.layers for one, _ in layer.patterns))
-    if len(patterns) > _MAX_PATTERNS:
-        raise UnkeptError(
-            "patternProperties",
-            f"has {len(patterns)} patterns for one object; at most {_MAX_PATTERNS} are kept",
-        )
-    found: list[Extras] = []
-    least = 1 if closes(members) else 0
-    for count in range(least, len(patterns) + 1):
-        for matching in combinations(patterns, count):
-            value = join(*(_of_extra(layer, matching) for layer in members.layers))
-            if value == NOTHING:
-                continue
-            asked = tuple((one, _reading(one in matching)) for one in patterns)
-            texts = Case(frozenset(("string",)), excluded=names, texts=Texts(patterns=asked))
-            keys = (meet(texts, case) for case in free)
-            found.extend(Extras(one, value) for one in keys if one is not None)
+def members(
+    document: SchemaDocument, path: Path, rewrite: Rewrite, *, close: bool, exact: bool
+) -> Schema:
+    """Return the object keywords of a place. close: the members that it names are all there are."""
+    schema = document.at(path)
+    found = counts(schema, "minProperties", "maxProperties", path, exact=exact)
+    if "properties" in schema:
+        names = schema["properties"]
+        found["properties"] = {name: rewrite((*path, "properties", name)) for name in names}
+    if "required" in schema:
+        found["required"] = list(dict.fromkeys(schema["required"]))
+    if "patternProperties" in schema:
+        found["patternProperties"] = _patterns(schema["patternProperties"], path, rewrite)
+        _apply_to_names(schema["patternProperties"], path, rewrite, found)
+    if "additionalProperties" in schema:
+        found["additionalProperties"] = rewrite((*path, "additionalProperties"))
+    if close:
+        for name in found.get("required", ()):
+            found.setdefault("properties", {}).setdefault(name, {})
+        found["additionalProperties"] = False
+    _check_others(schema.get("patternProperties", {}), path, found)
+    _name_rule(document, path, found)
+    _check_least(schema, found, path)
     return found
 
 
-def _reading(matches: bool) -> Reading:
-    return Reading.MATCHES if matches else Reading.LACKS
+def _patterns(patterns: dict[str, Any], path: Path, rewrite: Rewrite) -> Schema:
+    found: Schema = {}
+    for text in patterns:
+        expression = pattern(text, "patternProperties", path)
+        one = rewrite((*path, "patternProperties", text))
+        found[expression] = {"allOf": [found[expression], one]} if expression in found else one
+    return found
 
 
-def _of_extra(layer: MembersLayer, matching: tuple[str, ...]) -> Conjunction:
-    found = [value for one, value in layer.patterns if one in matching]
-    return join(*found) if found else layer.rest
+def _check_others(patterns: dict[str, Any], path: Path, found: Schema) -> None:
+    """Refuse members beside patterns that ECMA-262 and Python match with different names."""
+    if found.get("additionalProperties", {}) is not False and any(map(_CLASSES.search, patterns)):
+        raise refusal(
+            path,
+            "patternProperties",
+            "with \\w, \\d or \\s is kept beside additionalProperties false only, since validators "
+            "read them differently; write a class, such as [a-z]",
+        )
+
+
+def _apply_to_names(patterns: dict[str, Any], path: Path, rewrite: Rewrite, found: Schema) -> None:
+    """Apply patterns to the named members that Python finds them in; the library does so to those
+    that ECMA-262 does."""
+    for text in patterns:
+        for name, own in found.get("properties", {}).items():
+            with contextlib.suppress(re.error):
+                if re.search(text, name):
+                    both = [own, rewrite((*path, "patternProperties", text))]
+                    found["properties"][name] = {"allOf": both}
+
+
+def _name_rule(document: SchemaDocument, path: Path, found: Schema) -> None:
+    """Write `propertyNames` as a pattern of the members."""
+    schema = document.at(path)
+    if "propertyNames" not in schema:
+        return
+    rule_path: Path = (*path, "propertyNames")
+    while isinstance(document.at(rule_path), dict) and "$ref" in document.at(rule_path):
+        rule_path = document.target(rule_path, "$ref")
+    rule = document.at(rule_path)
+    if rule is False:
+        found["maxProperties"] = 0
+        return
+    if rule is True or (rule.keys() <= _NAME_KEYWORDS and rule.get("type", "string") == "string"):
+        return
+    kept = rule.keys() - _NAME_KEYWORDS
+    if len(kept) != 1 or "properties" in found or "patternProperties" in found:
+        raise _names_not_kept(path)
+    (keyword,) = kept
+    if keyword == "pattern":
+        expression = pattern(rule["pattern"], "propertyNames", path)
+    elif keyword in ("enum", "const"):
+        names = rule["enum"] if keyword == "enum" else [rule["const"]]
+        expression = anchored(one_of_texts(name for name in names if isinstance(name, str)))
+    elif keyword in ("minLength", "maxLength"):
+        bounds = f"{rule.get('minLength', 0)},{rule.get('maxLength', '')}"
+        expression = anchored(f"(?s:.){{{bounds}}}")
+    else:
+        raise _names_not_kept(path)
+    found["patternProperties"] = {expression: found.get("additionalProperties", {})}
+    found["additionalProperties"] = False
+
+
+def _names_not_kept(path: Path) -> Exception:
+    return refusal(
+        path,
+        "propertyNames",
+        "is kept for one of pattern, enum, const and a length, in an object that names no members "
+        "itself; write patternProperties, with additionalProperties false",
+    )
+
+
+def _check_least(schema: Schema, found: Schema, path: Path) -> None:
+    """Refuse a count that the same member, written twice, would fulfil."""
+    least = schema.get("minProperties", 0)
+    if (
+        least > len(found.get("required", ())) + 1
+        and found.get("additionalProperties") is not False
+    ):
+        raise refusal(
+            path, "minProperties", "is kept up to one more than the required members; leave it out"
+        )
+    if "patternProperties" in found and least > len(found.get("required", ())) + 1:
+        raise refusal(
+            path, "minProperties", "is kept up to one more than the required members; leave it out"
+        )
+
+
+def closing(named: NamedMembers, rest: Any = False) -> Schema:
+    """Return a schema of objects without other members than the named ones, or with `rest`."""
+    return {"properties": {name: {} for name in named.names}, "additionalProperties": rest}
+
+
+def rest_rule(
+    document: SchemaDocument, path: Path, named: NamedMembers, rewrite: Rewrite
+) -> Schema | None:
+    """Write `unevaluatedProperties`; None if it allows anything."""
+    schema = document.at(path)
+    said = schema.get("unevaluatedProperties", True)
+    if said is True:
+        return None
+    others = ("additionalProperties", "patternProperties", "propertyNames")
+    own = any(keyword in schema for keyword in others)
+    if own or named.branches or any(keyword in schema for keyword in ("if", "oneOf")):
+        raise refusal(
+            path,
+            "unevaluatedProperties",
+            "is kept beside properties, $ref and allOf only; write additionalProperties in each "
+            "part",
+        )
+    return closing(named, rewrite((*path, "unevaluatedProperties")))

@@ -3,8 +3,8 @@ Python's spellings that have the same meaning.
 
 Features beyond finite automata (look-around, back-references), features that the dialects interpret
 differently, and invalid expressions are refused by name, with a remedy. If the dialects disagree
-about a set of characters, the result is the narrow set (characters that all accept) or, for the
-complement of a language, the `loose` one (characters that any accepts). Pure.
+about a set of characters, the result is the narrow set (characters that all accept) or, within a
+negated class, the loose one (characters that any accepts). Pure.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ _REFUSED_ESCAPES = {
 }
 
 
-def parse(text: str, *, loose: bool = False) -> Node:
+def parse(text: str) -> Node:
     """Parse the expression into a tree. Raises `RegexError`."""
     if len(text) > MAX_CHARS:
         raise RegexError(f"it has {len(text)} characters; at most {MAX_CHARS} are kept")
-    return _Parser(text, loose).read()
+    return _Parser(text).read()
 
 
 class _Parser:
-    def __init__(self, text: str, loose: bool) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._depth = 0
-        self._loose = loose
+        self._loose = False  # within a negated class
 
     def read(self) -> Node:
         found = self._choice()
@@ -152,8 +152,7 @@ class _Parser:
         if character in ("^", "$"):
             return Anchor(at_start=character == "^")
         if character == ".":
-            ends = character_set.NOTHING if self._loose else character_set.LINE_ENDS
-            return Characters(~ends)
+            return Characters(~character_set.LINE_ENDS)
         if character == "\\":
             return Characters(self._escape(in_class=False))
         return Characters(of_code(ord(character)))

@@ -22,7 +22,6 @@ from atom.structured_outputs.regex.syntax import (
     Repeat,
     Sequence,
     choice,
-    literal,
     nullable,
     repeat,
     sequence,
@@ -32,15 +31,13 @@ _MAX_BRANCHES = 64
 
 
 @lru_cache(maxsize=512)
-def searched(text: str, *, loose: bool = False) -> Node:
+def searched(text: str) -> Node:
     """Return all texts that contain a match of the expression. Raises `RegexError`."""
     found = []
-    for branch in _branches(parse(text, loose=loose)):
+    for branch in _branches(parse(text)):
         if nullable(branch.body) and not (branch.at_start and branch.at_end):
             return ANY_TEXT
-        # To Python a text's end is also before a line feed that ends it.
-        end = repeat(literal("\n"), 0, 1) if loose else EMPTY
-        found.append(_between(branch, end))
+        found.append(_between(branch))
     return choice(*found)
 
 
@@ -58,7 +55,7 @@ class _Branch:
     at_end: bool
 
 
-def _between(branch: _Branch, end: Node) -> Node:
+def _between(branch: _Branch) -> Node:
     """Add free text on the sides without an anchor; parts next to it need not repeat."""
     parts = list(branch.body.parts if isinstance(branch.body, Sequence) else [branch.body])
     if not branch.at_start:
@@ -66,7 +63,7 @@ def _between(branch: _Branch, end: Node) -> Node:
     if not branch.at_end:
         parts = _least(parts[::-1])[::-1]
     start = EMPTY if branch.at_start else ANY_TEXT
-    return sequence(start, *parts, end if branch.at_end else ANY_TEXT)
+    return sequence(start, *parts, EMPTY if branch.at_end else ANY_TEXT)
 
 
 def _least(parts: list[Node]) -> list[Node]:

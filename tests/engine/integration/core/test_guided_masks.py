@@ -1,4 +1,4 @@
-"""Masked and plain rows in one batch, eager and captured: without xgrammar, on whatever device.
+"""Masked and plain rows in one batch, eager and captured: without a grammar, on whatever device.
 
 float32 throughout, so that a difference is a fault and not rounding.
 """
