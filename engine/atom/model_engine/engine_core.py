@@ -370,10 +370,8 @@ class EngineCore:
 
     def update_weights(self, call: UpdateWeights) -> None:
         """Use the weights of another checkpoint from the next step on. Running requests continue:
-        their tokens so far are computed again. Raises `ModelError` for a checkpoint that does not
-        fit."""
-        with self._pulse.at_rest():
-            self._executor.control(CheckWeights(call.path))
+        their tokens so far are computed again. Every copy of the model passed `check_weights`, so
+        an error ends this process, and with it the server: copies must not differ."""
         if not self._asleep:
             self._empty_the_device()
         try:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from atom.config import EngineOptions, build_config
 from atom.lora_config import LoraConfig, LoraModule
+from atom.model_engine.control import Control, UpdateWeights
 from atom.speculative_config import SpeculativeConfig
 from tests.support.models.draft_checkpoints import add_mtp_layer
 from tests.support.models.lora_adapter import make_adapter
@@ -311,17 +312,40 @@ async def test_every_copy_takes_the_new_weights_and_one_that_cannot_ends_the_ser
         await update(rig, checkpoints[NEW])
         found = await asyncio.gather(*(tokens(rig) for _ in range(4)))
         assert found == [await tokens(started_on_new)] * 4
-        running = asyncio.create_task(tokens(rig, max_tokens=300))
-        await eventually(lambda: rig.engine.open_requests == 1, "the request is open")
-        change = asyncio.create_task(rig.post("/update_weights", model_path=str(lost)))
-        await eventually(lambda: bool(rig.engine._lifecycle.held_because), "requests are held")
-        (lost / "model.safetensors").unlink()  # behind the check
-        assert len(await running) == 300
-        failed = await change
+        call = rig.engine.pauses._call
+
+        async def lose_the_file_behind_the_checks(control: Control[Any]) -> Any:
+            if isinstance(control, UpdateWeights):
+                (lost / "model.safetensors").unlink()
+            return await call(control)
+
+        rig.engine.pauses._call = lose_the_file_behind_the_checks
+        failed = await rig.post("/update_weights", model_path=str(lost))
         assert failed.status_code in (500, 503), failed.text
         reason = await rig.engine.wait_dead()
         assert "could not be taken, and those before are gone" in reason
         assert "model.safetensors: missing" in reason
+
+
+@pytest.mark.slow
+async def test_weights_that_are_lost_while_requests_end_change_no_copy(
+    checkpoints: dict[int, Path], tmp_path: Path
+) -> None:
+    lost = Path(shutil.copytree(checkpoints[NEW], tmp_path / "lost"))
+    async with serve(checkpoints[OLD], data_parallel_size=2) as rig:
+        rig.client.headers["authorization"] = f"Bearer {KEY}"
+        before = await tokens(rig)
+        running = asyncio.create_task(tokens(rig, max_tokens=300))
+        await eventually(lambda: rig.engine.open_requests == 1, "the request is open")
+        change = asyncio.create_task(rig.post("/update_weights", model_path=str(lost)))
+        await eventually(lambda: bool(rig.engine._lifecycle.held_because), "requests are held")
+        (lost / "model.safetensors").unlink()  # behind the first check
+        assert len(await running) == 300
+        refused = await change
+        assert refused.status_code == 400, refused.text
+        assert "model.safetensors: missing" in refused.text
+        assert await asyncio.gather(*(tokens(rig) for _ in range(4))) == [before] * 4
+        await rig.assert_well()
 
 
 @pytest.mark.slow

@@ -140,9 +140,7 @@ class Pauses:
 
     async def _update(self, asked: str, version: str | None, mode: OpenRequestsMode) -> None:
         update = await asyncio.to_thread(find_update, self._model, asked, version, mode)
-        for refusal in await self._call(CheckWeights(str(update.path))):
-            if refusal is not None:
-                raise RequestError(f"model_path: {refusal}", param="model_path")
+        await self._check(update)
         if mode is OpenRequestsMode.KEEP or self._lifecycle.is_asleep:
             await self._take(update)
             return
@@ -151,9 +149,17 @@ class Pauses:
             if mode is OpenRequestsMode.ABORT:
                 self._abort_open("the model's weights changed")
             await self._requests.wait_idle(None)
+            await self._check(update)  # the files may have changed meanwhile
             await self._take(update)
         finally:
             self._lifecycle.release()
+
+    async def _check(self, update: WeightsUpdate) -> None:
+        """Ask every copy of the model before any copy takes the weights: a copy that refused them
+        after another took them would answer differently. Raises `RequestError` for a refusal."""
+        for refusal in await self._call(CheckWeights(str(update.path))):
+            if refusal is not None:
+                raise RequestError(f"model_path: {refusal}", param="model_path")
 
     async def _take(self, update: WeightsUpdate) -> None:
         await self._call(UpdateWeights(str(update.path)))
