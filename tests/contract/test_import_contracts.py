@@ -35,6 +35,10 @@ MADE_OF = {
 # A contract of layers is also broken by a module that stands in none: see the test of those.
 PROBES: dict[str, list[tuple[str, str]]] = {
     "programs": [("atom.sizing.kv_budget", "atom_operator.constants")],
+    "left-out": [
+        ("atom.models.registry", "atom_nvidia"),
+        ("atom_operator.plan.plan", "atom_nvidia"),
+    ],
     "shared": [],  # every package of the engine but one: see the test of the operator's allow-list
     "operator-layers": [
         ("atom_operator.domain.plan", "atom_operator.plan.rollouts.rollout"),
