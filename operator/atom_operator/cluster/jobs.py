@@ -164,8 +164,8 @@ async def _with_volumes(port: ClusterPort, state: JobState, pod: Manifest) -> Jo
     after = await with_volume_words(port, pod, before, None)
     if after == before:
         return state
-    named = f"pod {after.name}: {after.problem or after.unschedulable_message}"
-    if after.problem is not None:
+    named = f"pod {after.name}: {after.health.problem or after.placement.unschedulable_message}"
+    if after.health.problem is not None:
         return replace(state, message=named, problem=named)
     return replace(state, message=named, unschedulable=named)
 
@@ -217,8 +217,10 @@ def _running(pod: Manifest | None, refused: str | None) -> JobState:
         "Running",
         named,
         address=address or None,
-        problem=named if words and state.unschedulable_message is None and not works else None,
-        unschedulable=named if state.unschedulable_message is not None else None,
+        problem=named
+        if words and state.placement.unschedulable_message is None and not works
+        else None,
+        unschedulable=named if state.placement.unschedulable_message is not None else None,
     )
 
 

@@ -41,6 +41,7 @@ from atom_operator.domain import (
     StartupTimes,
     runs_engines,
 )
+from atom_operator.domain.observed import OthersWrites, WorkloadNotes, WorkloadProgress
 from atom_operator.domain.origin import read_origin
 from atom_operator.domain.profile import Profile
 from atom_operator.kinds import QUOTA_WORKLOAD, RESOURCE_CLAIM_TEMPLATE, Kind
@@ -317,24 +318,35 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
         available=status.get("readyReplicas" if groups else "availableReplicas", 0),
-        up_to_date=groups or observed >= metadata.get("generation", 0),
         revision=annotation(manifest, constants.ANNOTATION_REVISION),
-        # A LeaderWorkerSet that has finished is not progressing either; its deadline is ours.
-        stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
-        refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
+        progress=WorkloadProgress(
+            up_to_date=groups or observed >= metadata.get("generation", 0),
+            # A LeaderWorkerSet that has finished is not progressing either; its deadline is ours.
+            stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
+            refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
+            deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
+            paused=spec.get("paused") is True,
+        ),
+        notes=_notes(manifest),
+        others=OthersWrites(
+            edits=foreign_edits(manifest),
+            autoscaled=is_autoscalers(manifest),
+            replicas_by=scaled_by(manifest),
+        ),
+        in_groups=groups,
+        pods_agree=not groups or _groups_run(manifest, pods),
+    )
+
+
+def _notes(manifest: Manifest) -> WorkloadNotes:
+    """Return our own notes on a workload."""
+    return WorkloadNotes(
         rollout=_rollout(manifest),
         rollback=_rollback(manifest),
         startup_budget_seconds=_whole(annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
         spec_digest=annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
         default_image=annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
         origin=read_origin(annotation(manifest, constants.ANNOTATION_ORIGIN)),
-        in_groups=groups,
-        pods_agree=not groups or _groups_run(manifest, pods),
-        paused=spec.get("paused") is True,
-        autoscaled=is_autoscalers(manifest),
-        edits=foreign_edits(manifest),
-        replicas_by=scaled_by(manifest),
-        progress_deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
     )
 
 

@@ -26,6 +26,39 @@ class ForeignEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class OthersWrites:
+    """Hold the fields of a workload that clients other than we have set."""
+
+    edits: tuple[ForeignEdit, ...] = ()  # in its spec
+    autoscaled: bool = False  # an autoscaler has the number of its replicas
+    replicas_by: str | None = None  # another manager that has set its replicas
+    contested: str | None = None  # the manager that contests them, and the remedy
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadProgress:
+    """Hold the report of a workload's controller about its rollout."""
+
+    up_to_date: bool = True  # its controller has seen the latest spec
+    stalled_message: str | None = None  # no progress within the deadline
+    refused_message: str | None = None  # pods cannot be created: quota, admission
+    deadline_seconds: int | None = None  # where only we keep it
+    paused: bool = False  # its controller replaces no pods
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadNotes:
+    """Hold our own notes on a workload, from the time when it was last written."""
+
+    rollout: Rollout | None = None  # the strategy that is in effect
+    rollback: Rollback | None = None  # why it does not run the spec's pods
+    startup_budget_seconds: int | None = None  # of the revision that it runs
+    spec_digest: str | None = None  # of the spec that it was written for
+    default_image: str | None = None  # the operator's, if that spec named none
+    origin: Origin | None = None  # of the revision that was asked for last; None from older ones
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentState:
     """The Deployment as its controller reports it."""
 
@@ -34,29 +67,17 @@ class DeploymentState:
     updated: int
     ready: int
     available: int
-    up_to_date: bool  # its controller has seen the latest spec
     revision: str | None
-    stalled_message: str | None  # no progress within the deadline
-    refused_message: str | None  # pods cannot be created: quota, admission
-    rollout: Rollout | None = None  # the strategy that is in effect
-    rollback: Rollback | None = None  # why it does not run the spec's pods
-    startup_budget_seconds: int | None = None  # of the revision that it runs
-    spec_digest: str | None = None  # of the spec that it was last written for
-    default_image: str | None = None  # the operator's, if that spec named none
-    origin: Origin | None = None  # of the revision that was asked for last; None from older ones
+    progress: WorkloadProgress = WorkloadProgress()
+    notes: WorkloadNotes = WorkloadNotes()
+    others: OthersWrites = OthersWrites()
     in_groups: bool = False  # a LeaderWorkerSet, whose replicas are groups of pods
     pods_agree: bool = True  # all of its pods are there, of its revision and ready, where we count
-    progress_deadline_seconds: int | None = None  # where only we keep it
-    paused: bool = False  # its controller replaces no pods
-    edits: tuple[ForeignEdit, ...] = ()  # other managers' fields in its spec
-    autoscaled: bool = False  # an autoscaler has the number of its replicas
-    replicas_by: str | None = None  # another manager that has set its replicas
-    contested: str | None = None  # the manager that contests them, and the remedy
 
     @property
     def refused_by_quota(self) -> bool:
         """Return whether there may be room for its pods as soon as others have gone."""
-        return "exceeded quota" in (self.refused_message or "")
+        return "exceeded quota" in (self.progress.refused_message or "")
 
     @property
     def complete(self) -> bool:
@@ -66,37 +87,65 @@ class DeploymentState:
         if self.in_groups:
             return self.pods_agree and self.available >= self.desired
         counts = {self.updated, self.replicas, self.available}
-        return self.up_to_date and counts == {self.desired}
+        return self.progress.up_to_date and counts == {self.desired}
+
+
+@dataclass(frozen=True, slots=True)
+class PodHealth:
+    """Describe how the containers of a pod fare."""
+
+    problem: str | None = None  # last termination or waiting reason of one that is not ready
+    restarts: int = 0  # of the container that was restarted most
+    ready_since: datetime | None = None
+    was_ready: bool = False  # and is no more
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """Describe the node that a pod has or waits for, and the amounts that it takes there."""
+
+    scheduled: bool = False
+    unschedulable_message: str | None = None
+    node: str | None = None
+    gated: bool = False  # the scheduler does not look at it: a quota has not admitted it
+    lacks_claim: bool = False  # its ResourceClaim is not made yet: no scheduler looks at it
+    priority: int = 0  # by which the scheduler prefers it
+    requests: Resources | None = None  # of one that finds no node
+    charged: Resources | None = None  # its charge to a ResourceQuota
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    """Describe the devices of a pod."""
+
+    resource: str | None = None  # of the devices that its engine asks for
+    sick: tuple[str, ...] = ()  # its own ones, as its kubelet reports
+
+
+@dataclass(frozen=True, slots=True)
+class PodMarks:
+    """Hold the labels and annotations that we write on a running pod."""
+
+    deletion_cost: int = 0  # by which a ReplicaSet chooses among those that serve
+    adapters: tuple[str, ...] = ()  # that its labels list
+    adapters_digest: str | None = None  # of the list that it was last notified of
 
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """Hold one pod's state, reduced to the needs of conditions."""
+    """Hold one pod's state, reduced to the needs of conditions: each reader takes its part."""
 
     name: str
     ready: bool
-    scheduled: bool
-    unschedulable_message: str | None
-    problem: str | None  # last termination or waiting reason of a container that is not ready
-    address: str | None = None  # of the engine's HTTP server
-    revision: str | None = None  # of its pod template
-    restarts: int = 0  # of the container that was restarted most
-    ready_since: datetime | None = None
-    role: str | None = None  # in a group of pods
-    gated: bool = False  # the scheduler does not look at it: a quota has not admitted it
-    created_at: datetime | None = None
-    was_ready: bool = False  # and is no more
-    requests: Resources | None = None  # of one that finds no node
-    charged: Resources | None = None  # its charge to a ResourceQuota
-    deletion_cost: int = 0  # by which a ReplicaSet chooses among those that serve
-    adapters: tuple[str, ...] = ()  # that its labels list
-    adapters_digest: str | None = None  # of the list that it was last notified of
     uid: str = ""
-    node: str | None = None
-    sick_devices: tuple[str, ...] = ()  # its own ones, as its kubelet reports
-    accelerator: str | None = None  # the resource of the devices that its engine asks for
-    lacks_claim: bool = False  # its ResourceClaim is not made yet: no scheduler looks at it
-    priority: int = 0  # by which the scheduler prefers it
+    role: str | None = None  # in a group of pods
+    revision: str | None = None  # of its pod template
+    created_at: datetime | None = None
+    address: str | None = None  # of the engine's HTTP server
+    health: PodHealth = PodHealth()
+    placement: PodPlacement = PodPlacement()
+    devices: PodDevices = PodDevices()
+    marks: PodMarks = PodMarks()
 
     @property
     def serves(self) -> bool:
@@ -163,7 +212,9 @@ class Observed:
     def lacking_claims(self) -> tuple[PodState, ...]:
         """Return the pods of the workload's present revision whose ResourceClaims do not exist."""
         revision = self.deployment.revision if self.deployment is not None else None
-        return tuple(pod for pod in self.pods if pod.lacks_claim and pod.revision == revision)
+        return tuple(
+            pod for pod in self.pods if pod.placement.lacks_claim and pod.revision == revision
+        )
 
     @property
     def leaving_charged(self) -> tuple[LeavingPod, ...]:

@@ -36,7 +36,7 @@ class HalfPlacedGroup:
         number = self.leader.name.rpartition("-")[2]
         age = self.since.timestamp()
         index = int(number) if number.isdecimal() else 0
-        return (-self.leader.priority, not self.is_newest, age, index, self.leader.name)
+        return (-self.leader.placement.priority, not self.is_newest, age, index, self.leader.name)
 
 
 def half_placed(key: ObjectKey, observed: Observed) -> tuple[HalfPlacedGroup, ...]:
@@ -54,14 +54,14 @@ def _half(
 ) -> HalfPlacedGroup | None:
     pods = list(group)
     leaders = [pod for pod in pods if pod.role == constants.ROLE_LEADER]
-    waiting = [pod for pod in pods if not pod.scheduled]
+    waiting = [pod for pod in pods if not pod.placement.scheduled]
     placed, times = len(pods) - len(waiting), [pod.created_at for pod in pods if pod.created_at]
     if len(leaders) != 1 or leaders[0].ready or not placed or not waiting or not times:
         return None
-    if any(pod.gated or not pod.unschedulable_message for pod in waiting):
+    if any(pod.placement.gated or not pod.placement.unschedulable_message for pod in waiting):
         return None
-    leader, resource = leaders[0], leaders[0].accelerator
-    count = (leader.charged or {}).get(f"requests.{resource}", 0) if resource else 0
+    leader, resource = leaders[0], leaders[0].devices.resource
+    count = (leader.placement.charged or {}).get(f"requests.{resource}", 0) if resource else 0
     return HalfPlacedGroup(
         key=key,
         leader=leader,

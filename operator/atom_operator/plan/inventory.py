@@ -66,8 +66,8 @@ def pods_asked(
     """Return the pods of a plan by their finished template; `observed`: some that find no node."""
     at_least: Counter[str] = Counter()
     for pod in observed.pods if observed is not None else ():
-        if pod.requests is not None and pod.revision == revision:
-            at_least |= Counter(pod.requests)
+        if pod.placement.requests is not None and pod.revision == revision:
+            at_least |= Counter(pod.placement.requests)
     if plan.accelerator.claim is not None:
         at_least[plan.accelerator.claim.resource_name] = plan.engine.devices_per_pod
     return PodsAsked(

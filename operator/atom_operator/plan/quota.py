@@ -81,11 +81,16 @@ def refusal_of_new_pods(
     if running is None or running.revision != wanted.name:
         return None
     others = [pod for pod in observed.pods if pod.revision != wanted.name]
-    old = [pod for pod in others if not pod.lacks_claim]  # which a quota of claims counts not yet
-    refused = makers_of_refused(running.refused_message or "")
+    old = [
+        pod for pod in others if not pod.placement.lacks_claim
+    ]  # which a quota of claims counts not yet
+    refused = makers_of_refused(running.progress.refused_message or "")
     if not running.in_groups and not _makers(others).isdisjoint(refused):
         return None
-    return quota_refusal(running.refused_message, [pod.charged for pod in old if pod.charged])
+    return quota_refusal(
+        running.progress.refused_message,
+        [pod.placement.charged for pod in old if pod.placement.charged],
+    )
 
 
 def _makers(pods: Iterable[PodState]) -> frozenset[str]:

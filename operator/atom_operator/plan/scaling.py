@@ -83,13 +83,13 @@ def leave_to_autoscaler(
     if scaling is None:
         return plan
     if supply is not None:
-        placed = sum(pod.scheduled for pod in observed.pods) // supply.pods_per_replica
+        placed = sum(pod.placement.scheduled for pod in observed.pods) // supply.pods_per_replica
         # A spare pod of a rollout is no replica more.
         kept = min(placed, running.desired) if running is not None else 0
         scaling = replace(scaling, limit=replica_limit(supply, kept))
     if keeps_replicas and running is not None:
         scaling = replace(scaling, kept_replicas=running.desired)
-    stands = running is not None and running.desired == 0 and not running.autoscaled
+    stands = running is not None and running.desired == 0 and not running.others.autoscaled
     # KEDA wakes a workload that may have no replicas; none wakes a suspended one.
     begins = stands and scaling.min_replicas > 0 and not plan.scale.suspended
     first = max(plan.scale.replicas, scaling.min_replicas) if begins else plan.scale.replicas

@@ -197,13 +197,22 @@ def _of_pod(pod: Manifest) -> Iterator[Cause]:
             yield Cause(Rank.FAILED, about, "Ended", ended.message, ended.at)
         return
     state = pod_state(pod)
-    if state.unschedulable_message is not None:
-        words = state.unschedulable_message
+    if state.placement.unschedulable_message is not None:
+        words = state.placement.unschedulable_message
         yield Cause(Rank.NO_NODE, about, "Unschedulable", words, state.created_at)
-    elif state.problem is not None:
-        waits = " waits: " in state.problem and "CrashLoopBackOff" not in state.problem
+    elif state.health.problem is not None:
+        waits = (
+            " waits: " in state.health.problem and "CrashLoopBackOff" not in state.health.problem
+        )
         rank = Rank.NOT_STARTED if waits else Rank.FAILED
-        yield Cause(rank, about, "ContainerNotReady", state.problem, None, max(1, state.restarts))
+        yield Cause(
+            rank,
+            about,
+            "ContainerNotReady",
+            state.health.problem,
+            None,
+            max(1, state.health.restarts),
+        )
 
 
 def _of_events(seen: Seen) -> Iterator[Cause]:

@@ -29,9 +29,10 @@ def with_claims(state: PodState, pod: Manifest, templates: Mapping[str, Manifest
         str(item.get("name"))
         for item in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
-    charged = Counter(state.charged or {})
+    charged = Counter(state.placement.charged or {})
     for name in wanted.keys() & made:
         found = claimed_by(templates.get(wanted[name]) or {})
         charged.update(found.charged if found is not None else {})
-    waits = not state.scheduled and not wanted.keys() <= made
-    return replace(state, charged=charged, lacks_claim=waits)
+    waits = not state.placement.scheduled and not wanted.keys() <= made
+    placement = replace(state.placement, charged=charged, lacks_claim=waits)
+    return replace(state, placement=placement)

@@ -36,7 +36,7 @@ def with_quota_words(state: PodState, workloads: Iterable[Manifest]) -> PodState
         for decision in _DECISIONS:
             words = str(told.get(decision, {}).get("message") or "").strip()
             if words:
-                return replace(
-                    state, unschedulable_message=f"{state.unschedulable_message}: {words}"
-                )
+                before = state.placement
+                message = f"{before.unschedulable_message}: {words}"
+                return replace(state, placement=replace(before, unschedulable_message=message))
     return state

@@ -14,6 +14,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain import EndedPod, LeavingPod, Manifest, PodState
+from atom_operator.domain.observed import PodDevices, PodHealth, PodMarks, PodPlacement
 from atom_operator.domain.resources import Resources, quota_usage, requests_of
 from atom_operator.pods.accelerator_names import accelerator_asked
 
@@ -102,32 +103,43 @@ def pod_state(manifest: Manifest) -> PodState:
     ready = conditions.get("Ready", {})
     lost = status.get("phase") == "Unknown"  # its kubelet is silent: its last report is old
     role = (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE)
+    spec: Mapping[str, Any] = manifest.get("spec") or {}
     return PodState(
         name=manifest["metadata"]["name"],
         ready=ready.get("status") == "True" and not lost,
+        uid=str(manifest["metadata"].get("uid") or ""),
+        role=role,
+        revision=annotation(manifest, constants.ANNOTATION_REVISION),
+        created_at=created_at(manifest),
+        address=status.get("podIP") or None if role != constants.ROLE_WORKER and not lost else None,
+        health=PodHealth(
+            problem=(_said(status) if lost else None) or _first_problem(status),
+            restarts=max((item.get("restartCount", 0) for item in containers), default=0),
+            ready_since=time_of(ready.get("lastTransitionTime"))
+            if ready.get("status") == "True"
+            else None,
+            was_ready=_was_ready(status, ready),
+        ),
+        placement=_placement(manifest, scheduled),
+        devices=PodDevices(accelerator_asked(spec), _sick_devices(status)),
+        marks=PodMarks(
+            deletion_cost=_deletion_cost(manifest),
+            adapters=_adapters(manifest),
+            adapters_digest=annotation(manifest, constants.ANNOTATION_ADAPTERS),
+        ),
+    )
+
+
+def _placement(manifest: Manifest, scheduled: Mapping[str, Any]) -> PodPlacement:
+    spec: Mapping[str, Any] = manifest.get("spec") or {}
+    return PodPlacement(
         scheduled=scheduled.get("status") == "True",
         unschedulable_message=_without_node(manifest, scheduled),
-        problem=(_said(status) if lost else None) or _first_problem(status),
-        address=status.get("podIP") or None if role != constants.ROLE_WORKER and not lost else None,
-        revision=annotation(manifest, constants.ANNOTATION_REVISION),
-        restarts=max((item.get("restartCount", 0) for item in containers), default=0),
-        ready_since=time_of(ready.get("lastTransitionTime"))
-        if ready.get("status") == "True"
-        else None,
-        role=role,
+        node=spec.get("nodeName"),
         gated=bool(_gates(manifest)),
-        created_at=created_at(manifest),
-        was_ready=_was_ready(status, ready),
+        priority=spec.get("priority") or 0,
         requests=_requests(manifest, scheduled),
-        charged=quota_usage(manifest.get("spec") or {}),
-        deletion_cost=_deletion_cost(manifest),
-        adapters=_adapters(manifest),
-        adapters_digest=annotation(manifest, constants.ANNOTATION_ADAPTERS),
-        uid=str(manifest["metadata"].get("uid") or ""),
-        node=(manifest.get("spec") or {}).get("nodeName"),
-        sick_devices=_sick_devices(status),
-        accelerator=accelerator_asked(manifest.get("spec") or {}),
-        priority=(manifest.get("spec") or {}).get("priority") or 0,
+        charged=quota_usage(spec),
     )
 
 
@@ -259,7 +271,7 @@ def last_words(manifest: Manifest) -> str:
     if has_ended(manifest):
         return _end(manifest)
     state = pod_state(manifest)
-    return state.problem or state.unschedulable_message or ""
+    return state.health.problem or state.placement.unschedulable_message or ""
 
 
 def container_problem(status: Mapping[str, Any]) -> str | None:

@@ -73,7 +73,7 @@ def _asked(desired: Mapping[ChildKey, Manifest]) -> int | None:
 
 
 def _words(name: str, running: DeploymentState, asked: int) -> str:
-    who = running.replicas_by or "another client"
+    who = running.others.replicas_by or "another client"
     return (
         f"{who} sets spec.replicas of the workload to {running.desired} again and again, and the "
         f"spec asks for {asked}, so pods come and go: let spec.autoscaling scale it, or point the "

@@ -41,7 +41,7 @@ class Departures:
             return False
         counted, before = len(observed.pods) + len(observed.leaving_charged), self._seen.get(key)
         look = _Look(counted)  # whatever is refused from now on is newer
-        if running is not None and running.refused_message is not None:
+        if running is not None and running.progress.refused_message is not None:
             if before is None or counted < before.counted:
                 # Events have whole seconds, by a clock that may be ahead of ours.
                 look = _Look(counted, now, max(now, refused or now))

@@ -159,7 +159,7 @@ class DeviceMoves:
         move = self._under_way
         if move is None or move.key != key:
             return
-        if all(pod.uid != move.uid and pod.scheduled for pod in observed.pods):
+        if all(pod.uid != move.uid and pod.placement.scheduled for pod in observed.pods):
             self._under_way = None
 
     def _turn(self, now: datetime) -> str | None:
@@ -205,7 +205,7 @@ def _asked(
     for both."""
     template = observed.running.template if observed.running is not None else {}
     first, claimed = going[0], claim_of_pods(observed)
-    held = accelerator_in(first.charged or {}, first.accelerator)
+    held = accelerator_in(first.placement.charged or {}, first.devices.resource)
     made = successors.admitted[0] if successors.admitted else template
     at_least: Counter[str] = Counter()
     for pod in successors.admitted:
@@ -257,6 +257,6 @@ def _requests(pod: PodState) -> Resources:
     """Return the pod's requests at admission, by its node's names of resources."""
     return {
         name.removeprefix("requests."): count
-        for name, count in (pod.charged or {}).items()
+        for name, count in (pod.placement.charged or {}).items()
         if name.startswith("requests.")
     }

@@ -104,7 +104,9 @@ class FactsReader:
         running = observed.deployment
         carried_out = observed.accepted.asked if observed.accepted is not None else {}
         found = None
-        if plan.pods.is_overlaid and (running is None or running.spec_digest != plan.spec.digest):
+        if plan.pods.is_overlaid and (
+            running is None or running.notes.spec_digest != plan.spec.digest
+        ):
             pods = pod_revision(plan)
             found = await judge_template(self.port, plan.identity.key, pods, self.templates)
         jobs = plan.pods.jobs.template

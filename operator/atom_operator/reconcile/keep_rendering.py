@@ -29,7 +29,7 @@ def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
     running = observed.deployment
     if running is None:
         return False
-    failed = running.rollback.failed if running.rollback else None
+    failed = running.notes.rollback.failed if running.notes.rollback else None
     return wanted.name in (running.revision, failed)
 
 
@@ -40,7 +40,7 @@ def with_quota_limits(observed: Observed, asked: RevisionInForce) -> RevisionInF
     stated = quota_limits_of(observed.running.template) if observed.running else ()
     kept = limited(asked, stated)
     running = observed.deployment
-    named = limits_asked(running.refused_message if running else None)
+    named = limits_asked(running.progress.refused_message if running else None)
     if not named or (is_in_place(observed, kept.pods) and _serves(observed)):
         return kept
     return limited(kept, named)
@@ -67,12 +67,12 @@ def with_budget_of(observed: Observed, asked: RevisionInForce) -> RevisionInForc
     """Keep the running pods' start-up budget and disk when nothing else differs: a better estimate
     is for the next rollout, and no reason for one."""
     running, plan = observed.deployment, asked.plan
-    if running is None or running.startup_budget_seconds is None:
+    if running is None or running.notes.startup_budget_seconds is None:
         return asked
     if is_in_place(observed, asked.pods):
         return asked
     for disk in dict.fromkeys((plan.pods.disk_bytes, _disk_of(observed.running))):
-        rollout = replace(plan.rollout, startup_budget_seconds=running.startup_budget_seconds)
+        rollout = replace(plan.rollout, startup_budget_seconds=running.notes.startup_budget_seconds)
         same = replace(plan, rollout=rollout, pods=replace(plan.pods, disk_bytes=disk))
         pods = pod_revision(same)
         if is_in_place(observed, pods):
@@ -102,7 +102,9 @@ def kept_rendering(
     if kept is None or kept.name == fresh.name:
         return asked
     running = observed.deployment
-    budget = running.startup_budget_seconds if running and running.revision == kept.name else None
+    budget = (
+        running.notes.startup_budget_seconds if running and running.revision == kept.name else None
+    )
     rollout = replace(
         plan.rollout,
         keeps_rendering=True,
@@ -123,12 +125,12 @@ def _kept(
         return None  # a quota refuses them, and would for ever
     if recorded is not None and recorded.spec_digest == fresh.spec_digest:
         return recorded
-    before_digests = running.spec_digest is None and spec_seen
-    if running.spec_digest != fresh.spec_digest and not before_digests:
+    before_digests = running.notes.spec_digest is None and spec_seen
+    if running.notes.spec_digest != fresh.spec_digest and not before_digests:
         return None
-    if running.rollback is not None:
+    if running.notes.rollback is not None:
         # Not tried again either: only its name matters, by which it is known to have failed.
-        return replace(fresh, name=running.rollback.failed) if may_roll_back else None
+        return replace(fresh, name=running.notes.rollback.failed) if may_roll_back else None
     if not serves:
         return None  # nothing serves that a new rendering, which may be the better one, would end
     if recorded is not None and recorded.name == running.revision:

@@ -272,7 +272,7 @@ def known_pull_secrets(observed: Observed, key: ObjectKey) -> tuple[str, ...]:
 
 
 def _cannot_pull(observed: Observed) -> bool:
-    return any(_PULL in (pod.problem or "") for pod in observed.pods)
+    return any(_PULL in (pod.health.problem or "") for pod in observed.pods)
 
 
 def _pull_secrets(account: Manifest) -> tuple[str, ...]:

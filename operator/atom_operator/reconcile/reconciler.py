@@ -209,7 +209,8 @@ class Reconciler:
         report, observed = await self._carry_out(key, todo, seen.observed, metrics)
         observed = with_deadline(observed, now, seen.failure)
         if observed.deployment is not None and contested is not None:
-            fought = replace(observed.deployment, contested=contested)
+            others = replace(observed.deployment.others, contested=contested)
+            fought = replace(observed.deployment, others=others)
             observed = replace(observed, deployment=fought)
         return report.adding(unmade), replace(seen, observed=observed)
 
@@ -472,6 +473,6 @@ def _shortage(decision: Decision, observed: Observed) -> str | None:
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
     """Return the valid measurements: none while another revision than the spec's runs."""
     running = observed.deployment
-    if running is None or running.rollback is not None:
+    if running is None or running.notes.rollback is not None:
         return engines.of(None)
     return engines.of(running.revision)

@@ -46,10 +46,14 @@ def requeue_after(
     )
     # A controller that a quota or an admission refuses tries again, ever more rarely.
     running = observed.deployment
-    refused = running is not None and running.refused_message is not None and not running.complete
-    held_back = any(pod.gated for pod in observed.pods)
+    refused = (
+        running is not None
+        and running.progress.refused_message is not None
+        and not running.complete
+    )
+    held_back = any(pod.placement.gated for pod in observed.pods)
     # Only Events report why a pod does not start on its node.
-    begins = any(pod.scheduled and not pod.ready for pod in observed.pods)
+    begins = any(pod.placement.scheduled and not pod.ready for pod in observed.pods)
     stuck = unschedulable(observed) is not None or held_back or refused or begins
     waits = bool(report.refused) or waits_for_config or stuck or bool(decision.devices.sick)
     if waits or _depends_on_others(decision, report):
@@ -127,7 +131,9 @@ def _ask_again(observed: Observed, now: datetime) -> float | None:
     serving = [pod for pod in observed.pods if pod.ready and pod.address]
     if not serving:
         return None
-    times = [(now - pod.ready_since).total_seconds() for pod in serving if pod.ready_since]
+    times = [
+        (now - pod.health.ready_since).total_seconds() for pod in serving if pod.health.ready_since
+    ]
     return min(max(_LOOK_AGAIN_SECONDS, min(times, default=0.0)), _MOST_SILENT_SECONDS)
 
 

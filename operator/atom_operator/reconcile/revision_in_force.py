@@ -117,8 +117,8 @@ def revision_of(
     if plan is None:
         return None
     running = observed.deployment
-    if running is not None and running.revision == name and running.rollback is None:
-        budget = running.startup_budget_seconds or plan.rollout.startup_budget_seconds
+    if running is not None and running.revision == name and running.notes.rollback is None:
+        budget = running.notes.startup_budget_seconds or plan.rollout.startup_budget_seconds
         plan = replace(plan, rollout=replace(plan.rollout, startup_budget_seconds=budget))
     pods = _pods_named(name, plan, observed)
     if pods is None:
@@ -155,8 +155,8 @@ def held_back_plan(
     )
     spec = replace(
         plan.spec,
-        digest=(running.spec_digest if running else pods.spec_digest) or plan.spec.digest,
-        origin=running.origin if running else None,
+        digest=(running.notes.spec_digest if running else pods.spec_digest) or plan.spec.digest,
+        origin=running.notes.origin if running else None,
     )
     evidence = replace(plan.evidence, learned=observed.learned)
     return replace(plan, scale=scale, spec=spec, evidence=evidence)
@@ -177,8 +177,8 @@ def _replicas(scale: ScalePlan, newest: AtomDeploymentSpec | None, observed: Obs
 def target_in_force(pods: PodRevision, observed: Observed, rules: RollbackRules) -> Target:
     """Choose the given pods, or the last ready ones if these cannot become ready."""
     running = observed.deployment
-    if running is not None and running.rollback is not None:
-        return Target(pods, observed.last_ready, running.rollback)
+    if running is not None and running.notes.rollback is not None:
+        return Target(pods, observed.last_ready, running.notes.rollback)
     return _target(pods, observed, rules)
 
 
@@ -205,11 +205,11 @@ def _marks_of(running: DeploymentState, plan: Plan) -> Plan:
     """Return the plan with the marks that the workload has now."""
     spec = replace(
         plan.spec,
-        digest=running.spec_digest or plan.spec.digest,
-        default_image=running.default_image,
-        origin=running.origin,
+        digest=running.notes.spec_digest or plan.spec.digest,
+        default_image=running.notes.default_image,
+        origin=running.notes.origin,
     )
-    budget = running.startup_budget_seconds or plan.rollout.startup_budget_seconds
+    budget = running.notes.startup_budget_seconds or plan.rollout.startup_budget_seconds
     return replace(plan, spec=spec, rollout=replace(plan.rollout, startup_budget_seconds=budget))
 
 

@@ -144,10 +144,10 @@ class RolloutTrain:
 
     def _judge(self, key: ObjectKey, running: DeploymentState) -> None:
         """Record defaults that could not become ready here, and those that now have."""
-        origin = running.origin
+        origin = running.notes.origin
         if origin is None:
             return
-        if running.rollback is not None or _is_stalled(running):
+        if running.notes.rollback is not None or _is_stalled(running):
             for default in origin.follows:
                 self._failed.setdefault(default, {})[key] = None
         elif running.complete:
@@ -196,11 +196,11 @@ def holds_turn(observed: Observed, *, was_rolling: bool, is_first: bool) -> bool
     paused, without wanted pods. `is_first`: whether it took a turn is not known.
     """
     running, recorded = observed.deployment, observed.last_ready
-    if running is None or not running.desired or running.complete or running.paused:
+    if running is None or not running.desired or running.complete or running.progress.paused:
         return False
     if _is_stalled(running):
         return False
-    if running.rollback is not None or recorded is None:
+    if running.notes.rollback is not None or recorded is None:
         return was_rolling
     # If no pod served when it began, it takes no other's place.
     takes_turn = was_rolling or is_first or running.ready > 0
@@ -208,7 +208,11 @@ def holds_turn(observed: Observed, *, was_rolling: bool, is_first: bool) -> bool
 
 
 def _is_stalled(running: DeploymentState) -> bool:
-    return running.stalled_message is not None and running.up_to_date and not running.complete
+    return (
+        running.progress.stalled_message is not None
+        and running.progress.up_to_date
+        and not running.complete
+    )
 
 
 def _subject(defaults: tuple[Default, ...]) -> str:

@@ -84,7 +84,7 @@ def is_due(observed: Observed, wanted: PodRevision) -> bool:
     running = observed.deployment
     if running is None or running.revision is None:
         return False
-    failed = running.rollback.failed if running.rollback else None
+    failed = running.notes.rollback.failed if running.notes.rollback else None
     serving = observed.serving
     return {*serving} == {running.revision} and wanted.name not in (running.revision, failed)
 
@@ -96,8 +96,8 @@ def with_origin(asked: RevisionInForce, observed: Observed, *, spec_seen: bool) 
     running, now = observed.deployment, plan.spec.origin
     if running is None or now is None:
         return asked
-    before = running.origin
-    failed = running.rollback.failed if running.rollback else None
+    before = running.notes.origin
+    failed = running.notes.rollback.failed if running.notes.rollback else None
     if before is not None and wanted.name == (failed or running.revision):
         return _of(asked, replace(now, follows=before.follows))
     if wanted.name == running.revision or (before.own != now.own if before else not spec_seen):

@@ -28,15 +28,20 @@ async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
         return observed
     silent = nodes.once("silent", lambda: _silent(nodes))
     found = tuple(
-        SilentPod(pod.name, pod.node, silent[pod.node])
+        SilentPod(pod.name, pod.placement.node, silent[pod.placement.node])
         for pod in begins
-        if pod.node is not None and pod.node in silent
+        if pod.placement.node is not None and pod.placement.node in silent
     )
     return replace(observed, silent=(*observed.silent, *found)) if found else observed
 
 
 def _begins(pod: PodState) -> bool:
-    return pod.scheduled and pod.node is not None and not pod.ready and pod.problem is None
+    return (
+        pod.placement.scheduled
+        and pod.placement.node is not None
+        and not pod.ready
+        and pod.health.problem is None
+    )
 
 
 def _silent(nodes: Nodes) -> Mapping[str, datetime | None]:

@@ -43,7 +43,9 @@ async def ask_for_successors(
     port: ClusterPort, key: ObjectKey, departure: Departure, template: Manifest
 ) -> Successors:
     """Return the API server's verdicts on the successors of the pods that go."""
-    charged = [pod.charged for pod in departure.going if pod.charged is not None]
+    charged = [
+        pod.placement.charged for pod in departure.going if pod.placement.charged is not None
+    ]
     admitted = []
     for pod in departure.asked:
         judged = (

@@ -15,7 +15,7 @@ _NAMED_FIELDS = 4
 
 def paused(deployment: DeploymentState, name: str) -> str | None:
     """Return why a change does not reach the pods; None where the Deployment is not paused."""
-    if not deployment.paused:
+    if not deployment.progress.paused:
         return None
     return (
         f"{DEPLOYMENT.kind} {name} is paused{_by(deployment, _PAUSED)}: no pod is replaced until "
@@ -27,7 +27,7 @@ def edited(deployment: DeploymentState) -> str:
     """Describe other managers' fields in the workload, to be appended to a message; empty for
     none."""
     found: dict[str, list[str]] = {}
-    for edit in deployment.edits:
+    for edit in deployment.others.edits:
         if edit.path not in (_PAUSED, _REPLICAS):
             found.setdefault(edit.manager, []).append(edit.path)
     return "".join(f"; {manager} also set {_some(paths)}" for manager, paths in found.items())
@@ -51,7 +51,7 @@ def scaled_to_zero(deployment: DeploymentState, plan: Plan | None) -> str | None
 
 
 def _by(deployment: DeploymentState, path: str) -> str:
-    managers = [edit.manager for edit in deployment.edits if edit.path == path]
+    managers = [edit.manager for edit in deployment.others.edits if edit.path == path]
     return f" by {', '.join(managers)}" if managers else ""
 
 

@@ -38,7 +38,7 @@ def _explains(ended: EndedPod, waiting: list[PodState], observed: Observed) -> b
     if not waiting:
         return not _succeeded(ended, observed, None)
     return any(
-        not pod.was_ready
+        not pod.health.was_ready
         and _is_after(pod.created_at, ended.at)
         and not _succeeded(ended, observed, pod.created_at)
         for pod in waiting
@@ -48,9 +48,9 @@ def _explains(ended: EndedPod, waiting: list[PodState], observed: Observed) -> b
 def _succeeded(ended: EndedPod, observed: Observed, before: datetime | None) -> bool:
     """Return whether a pod became ready after this one had ended, and before that time."""
     return any(
-        pod.ready_since is not None
-        and (ended.at is None or pod.ready_since > ended.at)
-        and (before is None or pod.ready_since < before)
+        pod.health.ready_since is not None
+        and (ended.at is None or pod.health.ready_since > ended.at)
+        and (before is None or pod.health.ready_since < before)
         for pod in observed.pods
     )
 

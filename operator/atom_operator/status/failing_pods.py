@@ -19,8 +19,8 @@ def failing_verdict(observed: Observed, deployment: DeploymentState) -> Verdict 
     """Report a pod for each fault, those of the newest revision first; None if no pod fails."""
     faults: dict[str, list[PodState]] = {}
     for pod in sorted(observed.pods, key=lambda pod: pod.revision != deployment.revision):
-        if pod.problem and not pod.ready:
-            faults.setdefault(pod.problem, []).append(pod)
+        if pod.health.problem and not pod.ready:
+            faults.setdefault(pod.health.problem, []).append(pod)
     if not faults:
         return None
     told = list(faults.values())
@@ -32,4 +32,4 @@ def failing_verdict(observed: Observed, deployment: DeploymentState) -> Verdict 
 def _fault(pods: Sequence[PodState]) -> str:
     """Describe the common fault of pods that fail alike."""
     more = f" (and {len(pods) - 1} more pods)" if len(pods) > 1 else ""
-    return f"pod {pods[0].name}: {pods[0].problem}{more}"
+    return f"pod {pods[0].name}: {pods[0].health.problem}{more}"

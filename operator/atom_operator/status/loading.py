@@ -26,9 +26,9 @@ def model_loaded(pods: tuple[PodState, ...], engines: EngineView, *, desired: in
         return Verdict(_KIND, "True", Reason.LOADED, done)
     for pod, health in sorted(engines.not_serving, key=lambda item: not _is_stalled(item[1])):
         return Verdict(_KIND, "False", _reason(health), f"{done}; pod {pod} {_words(health)}")
-    failing = next((pod for pod in waiting if pod.problem), None)
+    failing = next((pod for pod in waiting if pod.health.problem), None)
     if failing is not None:
-        message = f"{done}; pod {failing.name}: {failing.problem}"
+        message = f"{done}; pod {failing.name}: {failing.health.problem}"
         return Verdict(_KIND, "False", Reason.POD_FAILING, message)
     message = f"{done}; the engine of pod {waiting[0].name} does not answer yet"
     return Verdict(_KIND, "False", Reason.ENGINE_SILENT, message)

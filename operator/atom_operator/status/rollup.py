@@ -53,7 +53,7 @@ from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 from atom_operator.status.suspended import suspended_verdict
 
-_NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
+_NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
 _TRY_AGAIN = (
     "A change of the spec is tried again; to try the same pods, set an annotation in "
@@ -142,7 +142,7 @@ class StatusInputs:
         that is not ready now is not being rolled out."""
         state, recorded = self.deployment, self.observed.last_ready
         counts = {state.updated, state.replicas, state.desired}
-        whole = state.up_to_date and len(counts) == 1 and state.rollback is None
+        whole = state.progress.up_to_date and len(counts) == 1 and state.notes.rollback is None
         return whole and recorded is not None and recorded.name == state.revision
 
     @property
@@ -167,15 +167,15 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
         status["url"] = situation.url
     if deployment.revision:
         status["revision"] = deployment.revision
-    if deployment.rollout is not None:
+    if deployment.notes.rollout is not None:
         status["rollout"] = {
-            "strategy": deployment.rollout.strategy.value,
-            "reason": deployment.rollout.reason,
+            "strategy": deployment.notes.rollout.strategy.value,
+            "reason": deployment.notes.rollout.reason,
             "updated": deployment.updated,
             "ready": deployment.ready,
         }
-        if deployment.rollback is not None:
-            status["rollout"]["failedRevision"] = deployment.rollback.failed
+        if deployment.notes.rollback is not None:
+            status["rollout"]["failedRevision"] = deployment.notes.rollback.failed
         if waits := situation.rollout_waits or situation.defaults_wait:
             status["rollout"]["waits"] = waits
     capacity = capacity_status(situation.capacity_in_force, situation.engines.measured)
@@ -298,13 +298,13 @@ def _scheduled(situation: StatusInputs) -> Verdict:
     if not observed.pods:
         return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
     for pod in observed.pods:
-        if pod.unschedulable_message and situation.shortage and not pod.gated:
+        if pod.placement.unschedulable_message and situation.shortage and not pod.placement.gated:
             message = f"pod {pod.name}: {situation.shortage}"
             return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
-        if pod.unschedulable_message:
-            message = f"pod {pod.name}: {pod.unschedulable_message}"
+        if pod.placement.unschedulable_message:
+            message = f"pod {pod.name}: {pod.placement.unschedulable_message}"
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
-    pending = sum(not pod.scheduled for pod in observed.pods)
+    pending = sum(not pod.placement.scheduled for pod in observed.pods)
     if pending:
         message = f"pods without a node: {pending}"
         return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
@@ -331,15 +331,15 @@ def _progressing(situation: StatusInputs) -> Verdict:
     if situation.rollout_waits is not None:
         message = f"a rollout waits: {situation.rollout_waits}"
         return Verdict(kind, "True", Reason.ROLLOUT_WAITS, message)
-    if deployment.complete and deployment.rollback is not None:
+    if deployment.complete and deployment.notes.rollback is not None:
         message = f"revision {deployment.revision} runs again; see Degraded"
         return Verdict(kind, "False", Reason.ROLLED_BACK, message)
     if deployment.complete:
         return _complete(situation)
-    if deployment.refused_message:
-        return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.refused_message)
-    if deployment.stalled_message and deployment.up_to_date:
-        return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.stalled_message)
+    if deployment.progress.refused_message:
+        return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.progress.refused_message)
+    if deployment.progress.stalled_message and deployment.progress.up_to_date:
+        return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.progress.stalled_message)
     if situation.rolled_out:
         return _complete(situation)
     if (stopped := paused(deployment, situation.name)) is not None:
@@ -385,7 +385,7 @@ def _available(situation: StatusInputs) -> Verdict:
 def _degraded(situation: StatusInputs) -> Verdict:
     """True with the most important cause, and with the client that contests the number of replicas,
     which hides behind no other cause."""
-    found, contested = _failure(situation), situation.deployment.contested
+    found, contested = _failure(situation), situation.deployment.others.contested
     if contested is None:
         return found
     if found.status == "False":
@@ -400,7 +400,7 @@ def _failure(situation: StatusInputs) -> Verdict:
     if situation.waiting is not None and situation.waiting.failed:
         return Verdict(kind, "True", situation.waiting.reason, situation.waiting.message)
     failing = failing_verdict(situation.observed, running)
-    rollback = running.rollback
+    rollback = running.notes.rollback
     if rollback is not None:
         text = (
             f"revision {rollback.failed} could not become ready, so "
@@ -409,7 +409,7 @@ def _failure(situation: StatusInputs) -> Verdict:
         # A restarted pod may fail as well, by another fault.
         more = f"; {failing.message}" if failing is not None and not running.complete else ""
         return Verdict(kind, "True", Reason.ROLLED_BACK, f"{text}{more}")
-    if message := running.refused_message:
+    if message := running.progress.refused_message:
         return Verdict(kind, "True", Reason.PODS_REFUSED, message)
     if failing is not None:
         return failing
@@ -417,8 +417,8 @@ def _failure(situation: StatusInputs) -> Verdict:
         explained = explain(situation.observed, running)
         if explained is not None:
             return explained
-    stalled = running.stalled_message
-    if stalled and running.up_to_date and not running.complete:
+    stalled = running.progress.stalled_message
+    if stalled and running.progress.up_to_date and not running.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 
@@ -454,8 +454,8 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
             message = f"{deployment.ready} of {deployment.desired} replicas are ready"
             return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
         return Verdict(kind, "False", cause.reason, cause.message)
-    if deployment.contested is not None:
-        return Verdict(kind, "False", Reason.REPLICAS_CONTESTED, deployment.contested)
+    if deployment.others.contested is not None:
+        return Verdict(kind, "False", Reason.REPLICAS_CONTESTED, deployment.others.contested)
     if (taken := scaled_to_zero(deployment, situation.run)) is not None:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
     route = situation.serving.integrations.http_route if situation.serving else None

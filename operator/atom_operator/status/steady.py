@@ -41,7 +41,7 @@ def _is_made_anew(running: DeploymentState, observed: Observed) -> bool:
     """Return whether a group is missing, or has a pod that does not serve on its node. One that
     waits for a node has not failed, and may wait for long."""
     leaders = sum(pod.serves for pod in observed.pods)
-    begins = any(pod.scheduled and not pod.ready for pod in observed.pods)
+    begins = any(pod.placement.scheduled and not pod.ready for pod in observed.pods)
     return not running.complete and (begins or leaders < running.desired)
 
 
@@ -75,7 +75,7 @@ def _beside_failure(
 ) -> Verdict:
     """Keep a group's failure instead of a quota's refusal of its new pods, and instead of its
     delay. Refusals by others than a quota are repeated at every try."""
-    refused = running.refused_message
+    refused = running.progress.refused_message
     retried = running.refused_by_quota or (refused or "").startswith(_WORKERS_WAIT)
     by_quota = retried and verdict.message == refused
     late = verdict.reason is Reason.DEADLINE_EXCEEDED
@@ -84,8 +84,8 @@ def _beside_failure(
         return Verdict(verdict.type, "True", Reason(failed["reason"]), str(failed["message"]))
     if verdict.type is not ConditionType.PROGRESSING or not by_quota:
         return verdict
-    if running.stalled_message:
-        message = f"{running.stalled_message}; {refused}"
+    if running.progress.stalled_message:
+        message = f"{running.progress.stalled_message}; {refused}"
         return Verdict(verdict.type, "False", Reason.DEADLINE_EXCEEDED, message)
     message = f"a group that failed is made anew; {refused}"
     return Verdict(verdict.type, "True", Reason.ROLLING_OUT, message)

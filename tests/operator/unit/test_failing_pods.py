@@ -7,15 +7,16 @@ import itertools
 import pytest
 
 from atom_operator.domain import DeploymentState, Observed, PodState
+from atom_operator.domain.observed import PodHealth
 from atom_operator.status.failing_pods import failing_verdict
 
 NEW, OLD = "new", "old"
 FAULTS = ("no such image", "no such model", "device lost")
-RUNNING = DeploymentState(3, 4, 1, 2, 2, True, NEW, None, None)
+RUNNING = DeploymentState(3, 4, 1, 2, 2, NEW)
 
 
 def pod(number: int, revision: str, problem: str | None, *, ready: bool = False) -> PodState:
-    return PodState(f"chat-{number}", ready, True, None, problem, revision=revision)
+    return PodState(f"chat-{number}", ready, revision=revision, health=PodHealth(problem))
 
 
 def message(*pods: PodState) -> str | None:

@@ -38,10 +38,11 @@ async def tell_adapters(
         knows = {(each.name, each.path) for each in states} == {
             (each.name, each.path) for each in asked
         }
-        newest = pod.adapters_digest if knows else digest
-        if served == pod.adapters and newest == pod.adapters_digest:
+        newest = pod.marks.adapters_digest if knows else digest
+        if served == pod.marks.adapters and newest == pod.marks.adapters_digest:
             continue
-        now = replace(pod, adapters=served, adapters_digest=newest)
+        marks = replace(pod.marks, adapters=served, adapters_digest=newest)
+        now = replace(pod, marks=marks)
         try:
             await port.apply(POD, marked(key.namespace, now))
         except ClusterError as error:  # it has gone, or a chart of before has no right to it

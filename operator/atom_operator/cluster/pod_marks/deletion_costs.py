@@ -36,12 +36,12 @@ async def tell_deletion_costs(
         return
     found = zip(serving, await metrics.of(serving), strict=True)
     loads = {pod.name: told.load for pod, told in found if told.load is not None}
-    known = {pod.name: pod.deletion_cost for pod in serving}
+    known = {pod.name: pod.marks.deletion_cost for pod in serving}
     pods = {pod.name: pod for pod in serving}
     for name, cost in costs_to_write(known, loads).items():
         try:
-            marks = marked(key.namespace, replace(pods[name], deletion_cost=cost))
-            await port.apply(POD, marks)
+            marks = replace(pods[name].marks, deletion_cost=cost)
+            await port.apply(POD, marked(key.namespace, replace(pods[name], marks=marks)))
         except ClusterError as error:  # it has gone, or a chart of before has no right to it
             _logger.info("deletion cost of pod %s/%s: %s", key.namespace, name, error)
 

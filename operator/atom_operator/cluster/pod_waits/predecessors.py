@@ -21,7 +21,12 @@ _AT_ONCE = timedelta(minutes=1)
 
 async def with_predecessors_end(port: ClusterPort, pod: Manifest, state: PodState) -> PodState:
     """Return the state of a pod, with its predecessor's end if nothing else explains its wait."""
-    if state.role is None or state.ready or state.problem or state.unschedulable_message:
+    if (
+        state.role is None
+        or state.ready
+        or state.health.problem
+        or state.placement.unschedulable_message
+    ):
         return state
     if has_begun(pod):
         return state  # its node takes it now
@@ -30,4 +35,5 @@ async def with_predecessors_end(port: ClusterPort, pod: Manifest, state: PodStat
     found = newest_rejection(events, but_of=str(metadata.get("uid")))
     if found is None or (state.created_at and found.at < state.created_at - _AT_ONCE):
         return state
-    return replace(state, problem=f"the pod of this name before it ended: {found.words}")
+    problem = f"the pod of this name before it ended: {found.words}"
+    return replace(state, health=replace(state.health, problem=problem))

@@ -59,9 +59,11 @@ def told(observed: Observed) -> Observed:
     unclaimed = {pod.revision for pod in observed.lacking_claims}
 
     def tell(state: DeploymentState) -> DeploymentState:
-        refused = state.in_groups or state.refused_message is not None
+        refused = state.in_groups or state.progress.refused_message is not None
         refused = refused or state.revision in unclaimed
-        return replace(state, refused_message=words) if refused else state
+        if not refused:
+            return state
+        return replace(state, progress=replace(state.progress, refused_message=words))
 
     running = observed.deployment
     return replace(

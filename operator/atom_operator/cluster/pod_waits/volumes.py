@@ -38,19 +38,22 @@ async def with_volume_words(
 ) -> PodState:
     """Return the state of a pod, with the Events' reason for its wait if there is no other. A pod
     that got its node a moment before `now` is not asked about."""
-    if state.ready or state.problem is not None:
+    if state.ready or state.health.problem is not None:
         return state
-    if state.unschedulable_message is not None:
-        words = await _of_claims(port, pod) if _UNBOUND in state.unschedulable_message else None
+    told = state.placement.unschedulable_message
+    if told is not None:
+        words = await _of_claims(port, pod) if _UNBOUND in told else None
         if words is None:
             return state
-        return replace(state, unschedulable_message=f"{state.unschedulable_message} {words}")
+        placement = replace(state.placement, unschedulable_message=f"{told} {words}")
+        return replace(state, placement=placement)
     placed = placed_at(pod)
-    if placed is None or not state.scheduled or has_begun(pod):
+    if placed is None or not state.placement.scheduled or has_begun(pod):
         return state
     if now is not None and now - placed < _LASTS:
         return state
-    return replace(state, problem=await _of_pod(port, pod, placed))
+    problem = await _of_pod(port, pod, placed)
+    return replace(state, health=replace(state.health, problem=problem))
 
 
 async def _of_claims(port: ClusterPort, pod: Manifest) -> str | None:

@@ -31,9 +31,9 @@ def pods_with_devices(observed: Observed) -> tuple[PodState, ...]:
     return tuple(
         pod
         for pod in observed.pods
-        if pod.node is not None
+        if pod.placement.node is not None
         and pod.name not in silent
-        and accelerator_in(pod.charged or {}, pod.accelerator)
+        and accelerator_in(pod.placement.charged or {}, pod.devices.resource)
     )
 
 
@@ -43,9 +43,12 @@ def nodes_with_devices_out(
     """Return the nodes of these pods some devices of which their plugin has taken out."""
     found = set()
     for pod in pods:
-        held, node = accelerator_in(pod.charged or {}, pod.accelerator), nodes.get(pod.node or "")
+        held, node = (
+            accelerator_in(pod.placement.charged or {}, pod.devices.resource),
+            nodes.get(pod.placement.node or ""),
+        )
         if held is not None and node is not None and devices_out(node, held[0]):
-            found.add(str(pod.node))
+            found.add(str(pod.placement.node))
     return frozenset(found)
 
 
@@ -61,7 +64,7 @@ def sick_pods(
     complaints about claimed devices, by the uids of pods; None of others."""
     found = []
     for pod in pods:
-        node, driver = nodes.get(pod.node or ""), (by_driver or {}).get(pod.uid)
+        node, driver = nodes.get(pod.placement.node or ""), (by_driver or {}).get(pod.uid)
         kubelet = _said_by_kubelet(pod)
         words, in_doubt = kubelet or driver, False
         # A plugin gives away no device that its kubelet calls unhealthy; a scheduler that gives
@@ -72,7 +75,7 @@ def sick_pods(
             if words is None:
                 words, in_doubt = _said_by_plugin(pod, node, requested)
         if words is not None:
-            sick = SickPod(pod.name, pod.uid, str(pod.node), words, pod.ready, in_doubt)
+            sick = SickPod(pod.name, pod.uid, str(pod.placement.node), words, pod.ready, in_doubt)
             found.append(replace(sick, offered=offered))
     return tuple(sorted(found, key=_order))
 
@@ -82,9 +85,9 @@ def _order(pod: SickPod) -> tuple[bool, bool, str]:
 
 
 def _said_by_kubelet(pod: PodState) -> str | None:
-    if not pod.sick_devices:
+    if not pod.devices.sick:
         return None
-    return f"its kubelet calls {', '.join(pod.sick_devices)} unhealthy"
+    return f"its kubelet calls {', '.join(pod.devices.sick)} unhealthy"
 
 
 def _said_by_taint(node: Manifest, placement: Placement) -> str | None:
@@ -99,7 +102,7 @@ def _said_by_plugin(
 ) -> tuple[str | None, bool]:
     """Return a complaint derived from a node's numbers, and whether they leave open whose the
     devices are."""
-    held = accelerator_in(pod.charged or {}, pod.accelerator)
+    held = accelerator_in(pod.placement.charged or {}, pod.devices.resource)
     out = devices_out(node, held[0]) if held is not None else 0
     if held is None or not out:
         return None, False
@@ -111,9 +114,9 @@ def _said_by_plugin(
     )
     if count > left:
         return f"{words}, and it has {count}", False
-    if not pod.ready and pod.was_ready:
+    if not pod.ready and pod.health.was_ready:
         return f"{words}, and it serves no more", False
-    together = requested.get(str(pod.node), {}).get(resource, 0)
+    together = requested.get(str(pod.placement.node), {}).get(resource, 0)
     if together > left:
         return f"{words}, and pods there have {together} in all", True
     return None, False
@@ -134,13 +137,13 @@ def hindrance(observed: Observed, sick: Iterable[SickPod]) -> str | None:
     """Return the condition that must hold before a pod is moved: one at a time, and none beside a
     rollout."""
     running = observed.deployment
-    if running is None or len(observed.workloads) != 1 or not running.up_to_date:
+    if running is None or len(observed.workloads) != 1 or not running.progress.up_to_date:
         return "its workload has been written"
     if {running.updated, running.replicas} != {running.desired}:
         return "its rollout is over"
     if observed.leaving:
         return "the pods that end have gone"
-    if running.refused_message is not None:
+    if running.progress.refused_message is not None:
         return "its pods are refused no more"
     names = {pod.name for pod in sick}
     near = {

@@ -36,11 +36,11 @@ def without_share(question: RolloutQuestion, chosen: Rollout) -> Rollout:
     running, wanted = question.running, question.wanted
     surplus = 0
     if running is not None and wanted.replicas is not None:
-        before = running.rollout.surplus if running.rollout is not None else 0
+        before = running.notes.rollout.surplus if running.notes.rollout is not None else 0
         fewer = running.desired - wanted.replicas
         if fewer > 0 and _is_shared(running) and _lacks_several(question, running):
             surplus = fewer + before
-        elif fewer == 0 and not running.up_to_date:
+        elif fewer == 0 and not running.progress.up_to_date:
             surplus = before
     return chosen if surplus == chosen.surplus else replace(chosen, surplus=surplus)
 

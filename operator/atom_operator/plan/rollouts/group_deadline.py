@@ -21,38 +21,41 @@ def with_deadline(observed: Observed, now: datetime, known_failure: str | None) 
     replicas without a place are missing. known_failure: the latest end of its pods; they may be
     restarting now."""
     if serves_in_every_place(observed) and observed.deployment is not None:
-        in_time = replace(observed.deployment, stalled_message=None)
-        return replace(observed, deployment=in_time)
+        return replace(observed, deployment=_stalled(observed.deployment, None))
     running, deadline = observed.deployment, progress_deadline(observed)
     if running is None or deadline is None or now < deadline:
         return observed
     message = _late(running)
     if known_failure:
         message = f"{message}: {known_failure}"
-    return replace(observed, deployment=replace(running, stalled_message=message))
+    return replace(observed, deployment=_stalled(running, message))
+
+
+def _stalled(running: DeploymentState, message: str | None) -> DeploymentState:
+    return replace(running, progress=replace(running.progress, stalled_message=message))
 
 
 def tells_cause(running: DeploymentState) -> bool:
     """Return whether the workload's stalled message has the end of a group's pods. What refuses the
     next group then, such as a quota that the ending pods still fill, is a consequence of it."""
-    return running.in_groups and running.stalled_message not in (None, _late(running))
+    return running.in_groups and running.progress.stalled_message not in (None, _late(running))
 
 
 def _late(running: DeploymentState) -> str:
-    return f"no group became ready within {running.progress_deadline_seconds} s"
+    return f"no group became ready within {running.progress.deadline_seconds} s"
 
 
 def progress_deadline(observed: Observed) -> datetime | None:
     """Return when the newest groups are late; None if they are complete or were, or none are
     wanted."""
     running = observed.deployment
-    if running is None or running.rollout is None or running.rollout.asked_at is None:
+    if running is None or running.notes.rollout is None or running.notes.rollout.asked_at is None:
         return None
-    seconds = running.progress_deadline_seconds
+    seconds = running.progress.deadline_seconds
     if not seconds or not running.desired or running.complete:
         return None
     if observed.last_ready is not None and observed.last_ready.name == running.revision:
         return None
     leaders = [pod for pod in observed.pods if pod.serves and pod.revision == running.revision]
-    ready = [pod.ready_since for pod in leaders if pod.ready_since is not None]
-    return max([running.rollout.asked_at, *ready]) + timedelta(seconds=seconds)
+    ready = [pod.health.ready_since for pod in leaders if pod.health.ready_since is not None]
+    return max([running.notes.rollout.asked_at, *ready]) + timedelta(seconds=seconds)

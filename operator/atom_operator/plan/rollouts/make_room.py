@@ -69,7 +69,7 @@ def _room_in_quota(
     question: RolloutQuestion, running: DeploymentState, refusal: QuotaRefusal
 ) -> Rollout:
     """Let old pods make room in the quota, which has none for more pods, if that would suffice."""
-    current, supply, pods = running.rollout, question.supply, question.pods
+    current, supply, pods = running.notes.rollout, question.supply, question.pods
     assert current is not None
     lost = supply.lost if supply is not None else ()
     ends = any(node not in lost for node in pods.leaving_charged)

@@ -45,14 +45,16 @@ def own_pods(observed: Observed, revision: str) -> OwnPods:
     waited_for = sum(pod.revision == revision or pod.role is not None for pod in loading)
     return OwnPods(
         unschedulable=unschedulable(observed),
-        arrived=sum(pod.scheduled for pod in wanted),
+        arrived=sum(pod.placement.scheduled for pod in wanted),
         places=_places(observed),
         serving=sum(map(_serves, replicas_of(observed.pods))),
         loading=waited_for,
         idle=len(loading) - waited_for,
-        starting=sum(not pod.ready and not pod.lacks_claim for pod in wanted),
+        starting=sum(not pod.ready and not pod.placement.lacks_claim for pod in wanted),
         unclaimed=len(observed.lacking_claims),
-        old_unclaimed=sum(pod.lacks_claim and pod.revision != revision for pod in observed.pods),
+        old_unclaimed=sum(
+            pod.placement.lacks_claim and pod.revision != revision for pod in observed.pods
+        ),
         leaving=len(observed.leaving),
         leaving_charged=tuple(pod.node for pod in observed.leaving_charged),
     )
@@ -61,7 +63,9 @@ def own_pods(observed: Observed, revision: str) -> OwnPods:
 def unschedulable(observed: Observed) -> str | None:
     """Return why a pod finds no node, in the scheduler's words. Pods that a quota holds back are
     left out: no old pod makes room for them, since another's may be admitted instead."""
-    messages = (pod.unschedulable_message for pod in observed.pods if not pod.gated)
+    messages = (
+        pod.placement.unschedulable_message for pod in observed.pods if not pod.placement.gated
+    )
     return next((message for message in messages if message), None)
 
 
@@ -72,7 +76,7 @@ def replicas_with_a_place(observed: Observed, pods_per_replica: int) -> int:
     if running is None:
         return 0
     replicas = [each for each in replicas_of(observed.pods) if len(each) >= pods_per_replica]
-    placed = sum(all(pod.scheduled for pod in replica) for replica in replicas)
+    placed = sum(all(pod.placement.scheduled for pod in replica) for replica in replicas)
     ending = sum(pod.node is not None for pod in observed.leaving)
     return min(running.desired, placed + ending // pods_per_replica)
 
@@ -81,7 +85,10 @@ def _places(observed: Observed) -> int:
     """Count the replicas for which the nodes have room beside others' pods: two halves of two
     groups are one. A pod that ends leaves its place to its successor, unless its node is silent."""
     silent = {pod.node for pod in observed.silent}
-    nodes = [*(pod.node for pod in observed.pods), *(pod.node for pod in observed.leaving)]
+    nodes = [
+        *(pod.placement.node for pod in observed.pods),
+        *(pod.node for pod in observed.leaving),
+    ]
     placed = sum(node is not None and node not in silent for node in nodes)
     return placed // (observed.running.nodes if observed.running is not None else 1)
 
@@ -91,9 +98,9 @@ def serves_in_every_place(observed: Observed) -> bool:
     another one is left, as many replicas serve as had a place before it, and each of the others
     waits for a node or for room in a quota."""
     running = observed.deployment
-    if running is None or not running.desired or not running.up_to_date:
+    if running is None or not running.desired or not running.progress.up_to_date:
         return False
-    before = running.rollout.had_place if running.rollout is not None else None
+    before = running.notes.rollout.had_place if running.notes.rollout is not None else None
     pods = observed.pods
     if running.replicas > running.updated or any(p.revision != running.revision for p in pods):
         return False
@@ -122,8 +129,11 @@ def _serves(replica: Sequence[PodState]) -> bool:
 
 
 def _loads(replica: Sequence[PodState]) -> bool:
-    return all(pod.scheduled for pod in replica) and not _serves(replica)
+    return all(pod.placement.scheduled for pod in replica) and not _serves(replica)
 
 
 def _has_no_place(replica: Sequence[PodState]) -> bool:
-    return any(pod.unschedulable_message or pod.gated or pod.lacks_claim for pod in replica)
+    return any(
+        pod.placement.unschedulable_message or pod.placement.gated or pod.placement.lacks_claim
+        for pod in replica
+    )

@@ -35,8 +35,8 @@ def choose_target(
     running = observed.deployment
     if not may_roll_back or running is None or ready is None or ready.name == wanted.name:
         return Target(wanted, ready)
-    if running.rollback is not None and running.rollback.failed == wanted.name:
-        return Target(ready, ready, running.rollback)
+    if running.notes.rollback is not None and running.notes.rollback.failed == wanted.name:
+        return Target(ready, ready, running.notes.rollback)
     if running.revision != wanted.name:
         return Target(wanted, ready)
     pods = [pod for pod in observed.pods if pod.revision == wanted.name and not pod.ready]
@@ -66,22 +66,23 @@ def _failure(
     engine_words: str,
 ) -> str | None:
     """Return why the revision that runs will not become ready; None while it still may."""
-    failing = sorted(pods, key=lambda pod: (pod.problem is None, pod.name))
-    hopeless = next((pod for pod in failing if pod.restarts >= HOPELESS_RESTARTS), None)
-    if hopeless is not None and hopeless.problem:
-        return f"pod {hopeless.name} was restarted {hopeless.restarts} times: {hopeless.problem}"
-    if running.stalled_message is None or not running.up_to_date:
+    failing = sorted(pods, key=lambda pod: (pod.health.problem is None, pod.name))
+    hopeless = next((pod for pod in failing if pod.health.restarts >= HOPELESS_RESTARTS), None)
+    if hopeless is not None and hopeless.health.problem:
+        health = hopeless.health
+        return f"pod {hopeless.name} was restarted {health.restarts} times: {health.problem}"
+    if running.progress.stalled_message is None or not running.progress.up_to_date:
         return None
     said = next((f"pod {pod.name}: {words}" for pod in failing if (words := _words(pod))), None)
-    if said is None and running.refused_message is not None and not tells_cause(running):
-        said = running.refused_message
+    if said is None and running.progress.refused_message is not None and not tells_cause(running):
+        said = running.progress.refused_message
     told = [pod for pod in ended if pod.message]
     if said is None and told:
         said = f"pod {told[-1].name} ended: {told[-1].message}"
     if said is None and failing and engine_words:
         said = f"pod {failing[0].name}: {engine_words}"
-    return f"no progress within the deadline; {said or running.stalled_message}"
+    return f"no progress within the deadline; {said or running.progress.stalled_message}"
 
 
 def _words(pod: PodState) -> str | None:
-    return pod.problem or pod.unschedulable_message
+    return pod.health.problem or pod.placement.unschedulable_message

@@ -48,7 +48,9 @@ def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
     running = question.running
     if running is None or chosen.strategy is _SURGE:
         return False
-    return running.revision != question.wanted.revision or not _is_same(chosen, running.rollout)
+    return running.revision != question.wanted.revision or not _is_same(
+        chosen, running.notes.rollout
+    )
 
 
 def _is_same(chosen: Rollout, before: Rollout | None) -> bool:
@@ -70,7 +72,7 @@ def gives_up_first(question: RolloutQuestion, chosen: Rollout) -> bool:
         or is_changing(question)
     ):
         return False
-    surges = running.rollout is not None and running.rollout.strategy is _SURGE
+    surges = running.notes.rollout is not None and running.notes.rollout.strategy is _SURGE
     begins = surges or running.revision != question.wanted.revision
     return begins and chosen.strategy is not _SURGE
 
@@ -130,11 +132,11 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
         return Rollout(
             _SURGE, f"a new pod would be refused ({question.refusals.inadmissible}), {waiting}"
         )
-    if running.rollout is None or _is_open(question, running):
+    if running.notes.rollout is None or _is_open(question, running):
         return _choose(question)
     if running.replicas <= running.updated:
-        return running.rollout  # no old pod is left
-    return make_room(question, running, running.rollout)
+        return running.notes.rollout  # no old pod is left
+    return make_room(question, running, running.notes.rollout)
 
 
 def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
@@ -155,9 +157,9 @@ def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
 
 def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:
     """Return whether nothing has been chosen for this revision yet, or not by Auto."""
-    if running.rollout is None or running.revision != question.wanted.revision:
+    if running.notes.rollout is None or running.revision != question.wanted.revision:
         return True
-    return running.rollout.reason.startswith(_ASKED)
+    return running.notes.rollout.reason.startswith(_ASKED)
 
 
 def _default(question: RolloutQuestion) -> RolloutStrategy:
@@ -187,7 +189,9 @@ def begun(
     """Return the rollout with facts from its revision's first request: the time, for groups, and
     the number of replicas that had a place."""
     running = question.running
-    before = running.rollout if running and running.revision == question.wanted.revision else None
+    before = (
+        running.notes.rollout if running and running.revision == question.wanted.revision else None
+    )
     asked_at, had_place = (before.asked_at, before.had_place) if before else (None, None)
     if had_place is None:
         had_place = replicas_with_a_place(observed, pods_per_replica)
@@ -200,6 +204,6 @@ def _had_place_before(question: RolloutQuestion) -> int:
     """Count the replicas that had a place when a rollout began that this one cuts short, as far as
     there is room for them: some of them are halves of groups now."""
     running = question.running
-    if running is None or running.rollout is None or running.replicas <= running.updated:
+    if running is None or running.notes.rollout is None or running.replicas <= running.updated:
         return 0
-    return min(running.rollout.had_place or 0, running.desired, question.pods.places)
+    return min(running.notes.rollout.had_place or 0, running.desired, question.pods.places)

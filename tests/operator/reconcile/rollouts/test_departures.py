@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from atom_operator.domain import DeploymentState, ObjectKey, Observed, PodState
+from atom_operator.domain.observed import WorkloadProgress
 from atom_operator.reconcile.departures import Departures
 from tests.support.operator.builders_operator import KEY
 
@@ -23,14 +24,10 @@ def seen(seconds: int, pods: int, *, refused_at: int | None, words: str | None =
         updated=0,
         ready=pods,
         available=pods,
-        up_to_date=True,
         revision="new",
-        stalled_message=None,
-        refused_message=words,
+        progress=WorkloadProgress(refused_message=words),
     )
-    found = tuple(
-        PodState(f"chat-{number}", True, True, None, None) for number in range(pods)
-    )  # fmt: skip
+    found = tuple(PodState(f"chat-{number}", ready=True) for number in range(pods))
     time = START + timedelta(seconds=seconds)
     told = None if refused_at is None else START + timedelta(seconds=refused_at)
     return Observed(children={}, deployment=state, pods=found, at=time, refused_at=told)
