@@ -41,7 +41,7 @@ from atom_operator.domain import (
     StartupTimes,
     runs_engines,
 )
-from atom_operator.domain.observed import OthersWrites, WorkloadNotes, WorkloadProgress
+from atom_operator.domain.observed import OthersWrites, Records, WorkloadNotes, WorkloadProgress
 from atom_operator.domain.origin import read_origin
 from atom_operator.domain.profile import Profile
 from atom_operator.kinds import QUOTA_WORKLOAD, RESOURCE_CLAIM_TEMPLATE, Kind
@@ -196,12 +196,14 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         children=children,
         deployment=deployment_state(workload, pods) if workload else None,
         pods=pods,
-        running=_pods_of(workload, "spec") if workload else None,
-        last_ready=_pods_of(record, "data") if record else None,
-        inspected=_inspected(children),
-        accepted=_spec_record(accepted["data"]) if accepted else None,
-        specs=_revision_specs(records),
-        learned=tuple(item for child in children.values() for item in evidence_in(child)),
+        records=Records(
+            running=_pods_of(workload, "spec") if workload else None,
+            last_ready=_pods_of(record, "data") if record else None,
+            inspected=_inspected(children),
+            accepted=_spec_record(accepted["data"]) if accepted else None,
+            specs=_revision_specs(records),
+            learned=tuple(item for child in children.values() for item in evidence_in(child)),
+        ),
         workloads={key: deployment_state(child, pods) for key, child in found.items()},
     )
 

@@ -183,6 +183,26 @@ class SilentPod:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedPods:
+    """Hold the newest refusal of pods, by Events about their makers."""
+
+    words: str | None = None  # why pods are not made, by newer words than the workload's
+    at: datetime | None = None  # None if no Event has a time
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Hold the facts that earlier passes have kept in objects of the cluster."""
+
+    running: PodRevision | None = None  # the Deployment's present pods
+    last_ready: PodRevision | None = None  # the last pods with which every replica served
+    learned: tuple[Evidence, ...] = ()
+    inspected: InspectedConfig | None = None
+    accepted: SpecRecord | None = None  # the spec of the pods that the workload asks for
+    specs: Mapping[str, SpecRecord] = field(default_factory=dict)  # of other pods, by revision
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Hold the existing objects: owned children as manifests, and typed parts of the workload and
     pods."""
@@ -190,20 +210,14 @@ class Observed:
     children: Mapping[ChildKey, Manifest]
     deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet, the newest
     pods: tuple[PodState, ...]  # that have not ended
-    running: PodRevision | None = None  # the Deployment's present pods
-    last_ready: PodRevision | None = None  # the last pods with which every replica served
-    learned: tuple[Evidence, ...] = ()
+    records: Records = field(default_factory=Records)
     at: datetime | None = None  # the time of this look; None if nothing depends on it
     leaving: tuple[LeavingPod, ...] = ()
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
-    inspected: InspectedConfig | None = None
-    accepted: SpecRecord | None = None  # the spec of the pods that the workload asks for
-    specs: Mapping[str, SpecRecord] = field(default_factory=dict)  # of other pods, by revision
     workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
     ended: tuple[EndedPod, ...] = ()
     silent: tuple[SilentPod, ...] = ()  # of `pods`, and of those that are to end
-    refusal: str | None = None  # why pods are not made, by newer words than the workload's
-    refused_at: datetime | None = None  # the newest time; None if no Event has one
+    refused: RefusedPods = RefusedPods()
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)

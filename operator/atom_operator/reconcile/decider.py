@@ -203,7 +203,7 @@ class Decider:
     ) -> Decision:
         """Return the decision while the spec is held back: the children to keep; empty if none was
         carried out before."""
-        pods, record = pods_in_force(observed), observed.accepted
+        pods, record = pods_in_force(observed), observed.records.accepted
         accepted = parse_spec(record.asked) if record is not None else ()
         if pods is None or record is None or isinstance(accepted, tuple):
             return Decision()
@@ -330,7 +330,9 @@ def _kept(plan: Plan, serving: RevisionInForce, observed: Observed) -> frozenset
     """Name the children to keep: old workloads while another kind takes over, templates of claims
     that older pods use, and a canary that the existing route still names."""
     changing = observed.retiring(workload_kind(plan.engine)) if plan.rollout.changes_kind else ()
-    names = templates_named_by((observed.running, observed.last_ready, serving.pods))
+    names = templates_named_by(
+        (observed.records.running, observed.records.last_ready, serving.pods)
+    )
     kept = [ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names]
     canary = canary_name(plan.identity.key)
     if is_named_by(observed.children.get(ChildKey(HTTP_ROUTE, plan.identity.key.name)), canary):

@@ -36,7 +36,7 @@ class Departures:
     def are_newer(self, key: ObjectKey, observed: Observed) -> bool:
         """Return whether pods have gone since the newest refusal, as far as is known; False for a
         look without a time, which changes no memory."""
-        running, now, refused = observed.deployment, observed.at, observed.refused_at
+        running, now, refused = observed.deployment, observed.at, observed.refused.at
         if now is None:
             return False
         counted, before = len(observed.pods) + len(observed.leaving_charged), self._seen.get(key)

@@ -91,7 +91,7 @@ class DeviceMoves:
         """Find the pods with sick devices, and the ones to evict now."""
         pods, now = pods_with_devices(observed), observed.at
         self._end_move(key, observed)
-        if not pods or now is None or observed.running is None:
+        if not pods or now is None or observed.records.running is None:
             self._since.pop(key, None)
             return DeviceFindings()
         sick = await _sick(fleet, key, pods, observed)
@@ -117,7 +117,7 @@ class DeviceMoves:
         if waits is not None:
             outcome = f"it is moved once {waits}"
             return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
-        going, template = _going(observed, first), observed.running.template
+        going, template = _going(observed, first), observed.records.running.template
         departure = Departure(going, going, len(going))
         successors = await ask_for_successors(port, key, departure, template)
         words = successors.refusal or successors.unknown
@@ -183,7 +183,7 @@ async def _sick(
     if nodes_with_devices_out(pods, found):
         placed = await fleet.pods(age)
         requested = dict(placed.requested) if placed is not None else {}
-    template = observed.running.template if observed.running is not None else {}
+    template = observed.records.running.template if observed.records.running is not None else {}
     placement = placement_of(template.get("spec") or {})
     picture = await fleet.devices(age) if claim_of_pods(observed) is not None else None
     by_driver = said_by_driver(pods, key.namespace, picture) if picture is not None else None
@@ -203,7 +203,7 @@ def _asked(
 ) -> PodsAsked:
     """Ask for pods as admission leaves them, or as large as those before where a quota has no room
     for both."""
-    template = observed.running.template if observed.running is not None else {}
+    template = observed.records.running.template if observed.records.running is not None else {}
     first, claimed = going[0], claim_of_pods(observed)
     held = accelerator_in(first.placement.charged or {}, first.devices.resource)
     made = successors.admitted[0] if successors.admitted else template
@@ -247,7 +247,7 @@ async def _lacking(
         picture = without_devices_of(picture, going) if offered else picture
         nodes, placed = with_claimed(nodes, placed, picture, claimed.claim)
     gone = placed.without(asked.key, frozenset(pod.name for pod in going))
-    pods = observed.running.nodes if observed.running is not None else 1
+    pods = observed.records.running.nodes if observed.records.running is not None else 1
     supply = without_forbidden(survey(nodes, gone, asked), nodes, gone.pods, asked)
     supply = replace(supply, pods_per_replica=pods)
     return None if can_take_one(supply) is not None else shortage(supply)

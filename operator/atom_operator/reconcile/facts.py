@@ -102,7 +102,9 @@ class FactsReader:
         """Return the API server's problem with the overlay. It is not asked about pods as we render
         them, nor about pods that were carried out before."""
         running = observed.deployment
-        carried_out = observed.accepted.asked if observed.accepted is not None else {}
+        carried_out = (
+            observed.records.accepted.asked if observed.records.accepted is not None else {}
+        )
         found = None
         if plan.pods.is_overlaid and (
             running is None or running.notes.spec_digest != plan.spec.digest
@@ -128,8 +130,8 @@ class FactsReader:
             measured=engines.measured.capacity if engines.measured else None,
             image_volumes=not spec.model.source.startswith("oci://")
             or await takes_image_volumes(self.port, key, self.templates),
-            inspected=observed.inspected,
-            learned=observed.learned,
+            inspected=observed.records.inspected,
+            learned=observed.records.learned,
         )
 
     async def found_out(
@@ -231,7 +233,7 @@ class FactsReader:
 def with_facts(asked: RevisionInForce, facts: Facts, observed: Observed) -> RevisionInForce:
     """Return the requested revision with its facts."""
     before = with_pull_secrets(asked.plan, facts.pull_secrets)
-    learned = learn(before.capacity, before.evidence, facts.measured, observed.learned)
+    learned = learn(before.capacity, before.evidence, facts.measured, observed.records.learned)
     plan = replace(
         before,
         spec=replace(before.spec, warnings=(*before.spec.warnings, *facts.shared)),

@@ -37,7 +37,7 @@ def with_quota_limits(observed: Observed, asked: RevisionInForce) -> RevisionInF
     """Set the limits that a ResourceQuota counts: those that the running pods have for it, and
     those that its refusal of new pods names. Serving pods are not replaced for a quota that was
     created later."""
-    stated = quota_limits_of(observed.running.template) if observed.running else ()
+    stated = quota_limits_of(observed.records.running.template) if observed.records.running else ()
     kept = limited(asked, stated)
     running = observed.deployment
     named = limits_asked(running.progress.refused_message if running else None)
@@ -71,7 +71,7 @@ def with_budget_of(observed: Observed, asked: RevisionInForce) -> RevisionInForc
         return asked
     if is_in_place(observed, asked.pods):
         return asked
-    for disk in dict.fromkeys((plan.pods.disk_bytes, _disk_of(observed.running))):
+    for disk in dict.fromkeys((plan.pods.disk_bytes, _disk_of(observed.records.running))):
         rollout = replace(plan.rollout, startup_budget_seconds=running.notes.startup_budget_seconds)
         same = replace(plan, rollout=rollout, pods=replace(plan.pods, disk_bytes=disk))
         pods = pod_revision(same)
@@ -117,11 +117,11 @@ def kept_rendering(
 def _kept(
     observed: Observed, fresh: PodRevision, *, spec_seen: bool, may_roll_back: bool
 ) -> PodRevision | None:
-    running, recorded = observed.deployment, observed.last_ready
+    running, recorded = observed.deployment, observed.records.last_ready
     if running is None:
         return None
     serves = _serves(observed)
-    if not serves and _lacks_limits(recorded or observed.running, fresh):
+    if not serves and _lacks_limits(recorded or observed.records.running, fresh):
         return None  # a quota refuses them, and would for ever
     if recorded is not None and recorded.spec_digest == fresh.spec_digest:
         return recorded
@@ -136,7 +136,7 @@ def _kept(
     if recorded is not None and recorded.name == running.revision:
         return recorded
     # The live template may carry a user's edit; the one that matters most is not kept.
-    live = observed.running
+    live = observed.records.running
     return live if live is not None and engine_image(live) == engine_image(fresh) else None
 
 

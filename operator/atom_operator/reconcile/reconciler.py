@@ -75,7 +75,7 @@ from atom_operator.reconcile.silent_nodes import with_silent_nodes
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import Happening, event, event_name, given_back, happenings
 from atom_operator.status.removed_weights import removal
-from atom_operator.status.rollup import StatusInputs, roll_up
+from atom_operator.status.rollup import StatusInputs, Subject, Surveyed, roll_up
 from atom_operator.status.steady import known_failure
 from atom_operator.status.undecided import tells_of_failure, undecided_status
 
@@ -309,9 +309,9 @@ class Reconciler:
         state = ChildrenState(desired, observed.children, kept)
         report, children = await apply_children(self.port, key, state, self.applied)
         report = report.adding(failed)
-        now = replace(describe(children, observed.pods), refusal=observed.refusal)
+        now = replace(describe(children, observed.pods), refused=observed.refused)
         now = replace(told(now), leaving=observed.leaving, silent=observed.silent)
-        return report, replace(now, ended=observed.ended, refused_at=observed.refused_at)
+        return report, replace(now, ended=observed.ended)
 
     async def _ensure_jobs(
         self, key: ObjectKey, parent: Manifest, decision: Decision
@@ -375,23 +375,25 @@ class Reconciler:
     ) -> None:
         """Write the status, unless nothing changed."""
         metadata, key, observed = parent["metadata"], _key_of(parent), seen.observed
-        situation = StatusInputs(
+        subject = Subject(
             name=key.name,
             generation=metadata.get("generation", 1),
+            selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
+            url=naming.service_url(key),
+            suspended=(parent.get("spec") or {}).get("suspend") is True,
+        )
+        shortage = _shortage(decision, observed)
+        situation = StatusInputs(
+            subject=subject,
             problems=decision.problems,
             overlay=decision.overlay,
             plan=decision.plan,
             report=report,
             observed=observed,
-            selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
-            url=naming.service_url(key),
             engines=_of_the_spec(seen.engines, observed),
-            shortage=_shortage(decision, observed),
+            surveyed=Surveyed(shortage, decision.routes, decision.devices),
             waiting=decision.waiting,
-            routes=decision.routes,
-            devices=decision.devices,
             revisions=decision.revisions,
-            suspended=(parent.get("spec") or {}).get("suspend") is True,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
         status = roll_up(situation, previous, self.clock())

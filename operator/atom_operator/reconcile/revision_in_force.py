@@ -47,15 +47,15 @@ class RollbackRules:
 def pods_in_force(observed: Observed) -> PodRevision | None:
     """Return the workload's revision, as we rendered it if that is known; the last ready one if the
     workload was deleted."""
-    running, recorded = observed.deployment, observed.last_ready
+    running, recorded = observed.deployment, observed.records.last_ready
     if running is None or (recorded is not None and recorded.name == running.revision):
         return recorded
-    return observed.running
+    return observed.records.running
 
 
 def revisions_there(observed: Observed) -> tuple[str, ...]:
     """Name every revision that runs, serves or is gone back to after a failure."""
-    pods, recorded = pods_in_force(observed), observed.last_ready
+    pods, recorded = pods_in_force(observed), observed.records.last_ready
     names = [each.name for each in (pods, recorded) if each is not None]
     names += [pod.revision for pod in observed.pods if pod.revision is not None]
     return tuple(dict.fromkeys([*names, *observed.serving]))
@@ -66,16 +66,18 @@ def revisions_there(observed: Observed) -> tuple[str, ...]:
 
 def record_of(observed: Observed, revision: str) -> SpecRecord | None:
     """Return the spec that these pods were made for; None if no record exists."""
-    known, running = observed.specs.get(revision), observed.deployment
-    if known is not None or observed.accepted is None:
+    known, running = observed.records.specs.get(revision), observed.deployment
+    if known is not None or observed.records.accepted is None:
         return known
     asked_for = running.revision if running is not None else None
-    if running is None and observed.last_ready is not None:
-        asked_for = observed.last_ready.name  # the workload was deleted
+    if running is None and observed.records.last_ready is not None:
+        asked_for = observed.records.last_ready.name  # the workload was deleted
     if asked_for != revision:
         return None
     pods = pods_in_force(observed)
-    return replace(observed.accepted, image=engine_image(pods) if pods is not None else None)
+    return replace(
+        observed.records.accepted, image=engine_image(pods) if pods is not None else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def revision_of(
 def _pods_named(name: str, plan: Plan, observed: Observed) -> PodRevision | None:
     """Find the pods by their record, else as this version renders them, else as they are in the
     cluster, where the API server has added its defaults."""
-    recorded, live = observed.last_ready, observed.running
+    recorded, live = observed.records.last_ready, observed.records.running
     if recorded is not None and recorded.name == name:
         return recorded
     try:
@@ -158,7 +160,7 @@ def held_back_plan(
         digest=(running.notes.spec_digest if running else pods.spec_digest) or plan.spec.digest,
         origin=running.notes.origin if running else None,
     )
-    evidence = replace(plan.evidence, learned=observed.learned)
+    evidence = replace(plan.evidence, learned=observed.records.learned)
     return replace(plan, scale=scale, spec=spec, evidence=evidence)
 
 
@@ -178,7 +180,7 @@ def target_in_force(pods: PodRevision, observed: Observed, rules: RollbackRules)
     """Choose the given pods, or the last ready ones if these cannot become ready."""
     running = observed.deployment
     if running is not None and running.notes.rollback is not None:
-        return Target(pods, observed.last_ready, running.notes.rollback)
+        return Target(pods, observed.records.last_ready, running.notes.rollback)
     return _target(pods, observed, rules)
 
 

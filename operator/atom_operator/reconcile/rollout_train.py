@@ -195,7 +195,7 @@ def holds_turn(observed: Observed, *, was_rolling: bool, is_first: bool) -> bool
     A turn ends with the rollout, with its rollback, and when neither progresses: past its deadline,
     paused, without wanted pods. `is_first`: whether it took a turn is not known.
     """
-    running, recorded = observed.deployment, observed.last_ready
+    running, recorded = observed.deployment, observed.records.last_ready
     if running is None or not running.desired or running.complete or running.progress.paused:
         return False
     if _is_stalled(running):

@@ -67,24 +67,38 @@ _KEPT = (
 
 
 @dataclass(frozen=True, slots=True)
-class StatusInputs:
-    """Everything that the status is made of. `plan` is None when the spec is not accepted."""
+class Subject:
+    """Describe the AtomDeployment that a status is of."""
 
     name: str
     generation: int
+    selector: str
+    url: str
+    suspended: bool = False  # by the spec, even if that is not accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Hold the findings of a pass about nodes, devices and routes."""
+
+    shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
+    routes: RouteFindings = field(default_factory=RouteFindings)
+    devices: DeviceFindings = field(default_factory=DeviceFindings)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusInputs:
+    """Everything that the status is made of. `plan` is None when the spec is not accepted."""
+
+    subject: Subject
     problems: tuple[FieldProblem, ...]
     overlay: tuple[str, ...]
     plan: Plan | None
     report: ApplyReport
     observed: Observed
-    selector: str
-    url: str
     engines: EngineView
-    shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
-    routes: RouteFindings = field(default_factory=RouteFindings)
-    devices: DeviceFindings = field(default_factory=DeviceFindings)
+    surveyed: Surveyed
     waiting: Waiting | None = None  # the preparation before pods are requested
-    suspended: bool = False  # by the spec, even if that is not accepted
     revisions: Revisions | None = None  # in force, where children are desired
 
     @property
@@ -140,7 +154,7 @@ class StatusInputs:
     def rolled_out(self) -> bool:
         """Return whether every replica has the newest revision, which was ready once: a replica
         that is not ready now is not being rolled out."""
-        state, recorded = self.deployment, self.observed.last_ready
+        state, recorded = self.deployment, self.observed.records.last_ready
         counts = {state.updated, state.replicas, state.desired}
         whole = state.progress.up_to_date and len(counts) == 1 and state.notes.rollback is None
         return whole and recorded is not None and recorded.name == state.revision
@@ -156,15 +170,17 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
     deployment = situation.deployment
     told = list(_told(list(_verdicts(situation)), situation, previous))
     status: dict[str, Any] = {
-        "observedGeneration": situation.generation,
+        "observedGeneration": situation.subject.generation,
         "replicas": deployment.replicas,
         "readyReplicas": deployment.ready,
         "serving": f"{deployment.ready}/{deployment.desired}",
-        "selector": situation.selector,
-        "conditions": stamp(told, previous.get("conditions") or (), situation.generation, now),
+        "selector": situation.subject.selector,
+        "conditions": stamp(
+            told, previous.get("conditions") or (), situation.subject.generation, now
+        ),
     }
     if situation.observed.deployment is not None:
-        status["url"] = situation.url
+        status["url"] = situation.subject.url
     if deployment.revision:
         status["revision"] = deployment.revision
     if deployment.notes.rollout is not None:
@@ -225,12 +241,15 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
     asked_for = (
         capacity_limited(situation.run),
         integrations_ready(
-            situation.serving, situation.report, situation.observed.children, situation.routes
+            situation.serving,
+            situation.report,
+            situation.observed.children,
+            situation.surveyed.routes,
         ),
         _adapters(situation),
         canary_progressing(situation.canary, situation.report),
-        devices_verdict(situation.devices),
-        suspended_verdict(situation.observed, asked=situation.suspended),
+        devices_verdict(situation.surveyed.devices),
+        suspended_verdict(situation.observed, asked=situation.subject.suspended),
     )
     yield from (verdict for verdict in asked_for if verdict is not None)
 
@@ -298,8 +317,12 @@ def _scheduled(situation: StatusInputs) -> Verdict:
     if not observed.pods:
         return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
     for pod in observed.pods:
-        if pod.placement.unschedulable_message and situation.shortage and not pod.placement.gated:
-            message = f"pod {pod.name}: {situation.shortage}"
+        if (
+            pod.placement.unschedulable_message
+            and situation.surveyed.shortage
+            and not pod.placement.gated
+        ):
+            message = f"pod {pod.name}: {situation.surveyed.shortage}"
             return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.placement.unschedulable_message:
             message = f"pod {pod.name}: {pod.placement.unschedulable_message}"
@@ -342,7 +365,7 @@ def _progressing(situation: StatusInputs) -> Verdict:
         return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.progress.stalled_message)
     if situation.rolled_out:
         return _complete(situation)
-    if (stopped := paused(deployment, situation.name)) is not None:
+    if (stopped := paused(deployment, situation.subject.name)) is not None:
         return Verdict(kind, "False", Reason.PAUSED, stopped)
     message = (
         f"{deployment.updated} of {deployment.desired} replicas have the new revision, "
@@ -358,7 +381,7 @@ def _complete(situation: StatusInputs) -> Verdict:
     if not deployment.complete:
         message = f"{message}, {deployment.ready} are ready"
     message = f"{message}{edited(deployment)}"
-    if (stopped := paused(deployment, situation.name)) is not None:
+    if (stopped := paused(deployment, situation.subject.name)) is not None:
         message = f"{message}; {stopped}"
     if plan is not None and plan.rollout.keeps_rendering:
         message = f"{message}{_KEPT}"
@@ -375,7 +398,7 @@ def _available(situation: StatusInputs) -> Verdict:
     more = f"; {silent.message}" if silent is not None else ""
     if ready:
         return Verdict(kind, "True", Reason.SERVING, f"{ready} replicas serve{more}")
-    if situation.suspended:
+    if situation.subject.suspended:
         return Verdict(kind, "False", Reason.SUSPENDED, "spec.suspend is true")
     if situation.observed.deployment is not None and deployment.desired == 0:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "there are to be 0 replicas")
@@ -438,7 +461,7 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
     for blocking in (accepted, fits):
         if blocking.status == "False":
             return Verdict(kind, "False", blocking.reason, blocking.message)
-    if situation.suspended and not situation.report.refused:
+    if situation.subject.suspended and not situation.report.refused:
         return Verdict(kind, "False", Reason.SUSPENDED, others[ConditionType.SUSPENDED].message)
     progressing = others[ConditionType.PROGRESSING]
     missing = deployment.ready < deployment.desired
@@ -459,7 +482,7 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
     if (taken := scaled_to_zero(deployment, situation.run)) is not None:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
     route = situation.serving.integrations.http_route if situation.serving else None
-    met = callers_meet(route, situation.observed.children, situation.routes)
+    met = callers_meet(route, situation.observed.children, situation.surveyed.routes)
     if met is not None:
         message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
         return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)

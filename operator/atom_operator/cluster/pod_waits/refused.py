@@ -25,6 +25,7 @@ from atom_operator.domain import (
     ObjectKey,
     Observed,
 )
+from atom_operator.domain.observed import RefusedPods
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.pods.events import Told, newest_claim_refusal, newest_refusal
 from atom_operator.pods.refused_names import makers_of_refused, without_drawn_name
@@ -48,12 +49,12 @@ async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) ->
         newest = await _of_claims(port, key, observed)
         words = newest.words if newest is not None else None
     at = newest.at if newest is not None else None
-    return told(replace(observed, refusal=words, refused_at=at))
+    return told(replace(observed, refused=RefusedPods(words, at)))
 
 
 def told(observed: Observed) -> Observed:
     """Put the refusal into the state of every workload whose pods are refused."""
-    words = observed.refusal
+    words = observed.refused.words
     if words is None:
         return observed
     unclaimed = {pod.revision for pod in observed.lacking_claims}

@@ -26,7 +26,7 @@ from atom_operator.plan.devices.claimed_devices import is_counted
 def claim_of_pods(observed: Observed) -> ClaimedByPod | None:
     """Return the claim by our template of a pod of the running revision; None if it claims no
     device, or if the user's overlay names another template."""
-    template = observed.running.template if observed.running is not None else {}
+    template = observed.records.running.template if observed.records.running is not None else {}
     for entry in (template.get("spec") or {}).get("resourceClaims") or ():
         name = str(entry.get("resourceClaimTemplateName"))
         found = observed.children.get(ChildKey(RESOURCE_CLAIM_TEMPLATE, name))

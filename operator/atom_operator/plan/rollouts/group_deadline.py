@@ -54,7 +54,10 @@ def progress_deadline(observed: Observed) -> datetime | None:
     seconds = running.progress.deadline_seconds
     if not seconds or not running.desired or running.complete:
         return None
-    if observed.last_ready is not None and observed.last_ready.name == running.revision:
+    if (
+        observed.records.last_ready is not None
+        and observed.records.last_ready.name == running.revision
+    ):
         return None
     leaders = [pod for pod in observed.pods if pod.serves and pod.revision == running.revision]
     ready = [pod.health.ready_since for pod in leaders if pod.health.ready_since is not None]

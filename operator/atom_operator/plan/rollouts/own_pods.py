@@ -90,7 +90,7 @@ def _places(observed: Observed) -> int:
         *(pod.node for pod in observed.leaving),
     ]
     placed = sum(node is not None and node not in silent for node in nodes)
-    return placed // (observed.running.nodes if observed.running is not None else 1)
+    return placed // (observed.records.running.nodes if observed.records.running is not None else 1)
 
 
 def serves_in_every_place(observed: Observed) -> bool:

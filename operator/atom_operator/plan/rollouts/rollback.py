@@ -46,7 +46,7 @@ def choose_target(
 
 
 def _last_ready(wanted: PodRevision, observed: Observed) -> PodRevision | None:
-    running, recorded = observed.deployment, observed.last_ready
+    running, recorded = observed.deployment, observed.records.last_ready
     if running is None or not running.desired:
         return recorded
     if not running.complete and not serves_in_every_place(observed):
@@ -56,7 +56,7 @@ def _last_ready(wanted: PodRevision, observed: Observed) -> PodRevision | None:
         return wanted
     if recorded is not None and recorded.name == running.revision:
         return recorded
-    return observed.running or recorded
+    return observed.records.running or recorded
 
 
 def _failure(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from atom_operator.domain import DeploymentState, ObjectKey, Observed, PodState
-from atom_operator.domain.observed import WorkloadProgress
+from atom_operator.domain.observed import RefusedPods, WorkloadProgress
 from atom_operator.reconcile.departures import Departures
 from tests.support.operator.builders_operator import KEY
 
@@ -30,7 +30,9 @@ def seen(seconds: int, pods: int, *, refused_at: int | None, words: str | None =
     found = tuple(PodState(f"chat-{number}", ready=True) for number in range(pods))
     time = START + timedelta(seconds=seconds)
     told = None if refused_at is None else START + timedelta(seconds=refused_at)
-    return Observed(children={}, deployment=state, pods=found, at=time, refused_at=told)
+    return Observed(
+        children={}, deployment=state, pods=found, at=time, refused=RefusedPods(at=told)
+    )
 
 
 BEFORE = seen(-9, 3, refused_at=None, words=None)  # nothing is refused yet
