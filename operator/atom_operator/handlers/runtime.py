@@ -56,6 +56,7 @@ from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
 from atom_operator.reconcile.group_places import GroupPlaces
+from atom_operator.reconcile.memories import Memories
 from atom_operator.reconcile.profiles.profile_status import ProfileStatuses
 from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.reconciler import Reconciler
@@ -136,13 +137,15 @@ class Runtime:
             engines,
             self._decider,
             clock=_now,
-            optional=self._optional,
-            applied=self._applied,
-            train=self._train,
-            moves=self._moves,
-            places=self._places,
-            failing=self._failing,
-            profile_users=self._profile_users,
+            memories=Memories(
+                optional=self._optional,
+                applied=self._applied,
+                train=self._train,
+                moves=self._moves,
+                places=self._places,
+                failing=self._failing,
+                profile_users=self._profile_users,
+            ),
             wake=lambda key: self.enqueue(*key),
         )
         self._session: LeadershipSession | None = None

@@ -15,7 +15,6 @@ from typing import Any
 
 from atom_operator.children import naming
 from atom_operator.children.beside_engines.job import made_account
-from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.engines import (
     EnginePort,
@@ -28,7 +27,7 @@ from atom_operator.cluster.engines import (
 from atom_operator.cluster.errors import ClusterError, UnfinishedError
 from atom_operator.cluster.jobs import JobsReport, ensure_account, ensure_jobs
 from atom_operator.cluster.observe import describe, observe
-from atom_operator.cluster.optional import Look, OptionalKinds
+from atom_operator.cluster.optional import Look
 from atom_operator.cluster.pod_marks.adapter_labels import tell_adapters
 from atom_operator.cluster.pod_marks.deletion_costs import tell_deletion_costs
 from atom_operator.cluster.pod_waits.refused import told
@@ -38,7 +37,6 @@ from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
-    EVENT,
     POD,
     WORKLOAD_KINDS,
     ApplyReport,
@@ -58,24 +56,20 @@ from atom_operator.kinds import LEADER_WORKER_SET, SECRET
 from atom_operator.plan.rollouts.group_deadline import with_deadline
 from atom_operator.plan.rollouts.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
-from atom_operator.reconcile.contested_replicas import ContestedReplicas
 from atom_operator.reconcile.decider import Decider, Decision
-from atom_operator.reconcile.device_moves import DeviceMoves
-from atom_operator.reconcile.failing_writes import FailingWrites
-from atom_operator.reconcile.group_places import GroupPlaces
-from atom_operator.reconcile.peers.peer_secrets import PeerSecrets
+from atom_operator.reconcile.memories import Memories
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.profiles.find_profile import optional_kinds, profile_named
 from atom_operator.reconcile.profiles.profile import is_profile
-from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.requeue import requeue_after
-from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import Turns
 from atom_operator.reconcile.silent_nodes import with_silent_nodes
+from atom_operator.reconcile.teller import Teller
 from atom_operator.status.capacity import measured_before
-from atom_operator.status.events import Happening, event, event_name, given_back, happenings
+from atom_operator.status.events import Happening, given_back
+from atom_operator.status.inputs import StatusInputs, Subject, Surveyed
 from atom_operator.status.removed_weights import removal
-from atom_operator.status.rollup import StatusInputs, Subject, Surveyed, roll_up
+from atom_operator.status.rollup import roll_up
 from atom_operator.status.steady import known_failure
 from atom_operator.status.undecided import tells_of_failure, undecided_status
 
@@ -109,30 +103,27 @@ class Reconciler:
     engines: EnginePort
     decider: Decider
     clock: Callable[[], datetime]
-    optional: OptionalKinds = field(default_factory=OptionalKinds)
-    applied: AppliedChildren = field(default_factory=AppliedChildren)
-    train: RolloutTrain = field(default_factory=RolloutTrain)
-    moves: DeviceMoves = field(default_factory=DeviceMoves)
-    places: GroupPlaces = field(default_factory=GroupPlaces)
-    peers: PeerSecrets = field(default_factory=PeerSecrets)
-    contests: ContestedReplicas = field(default_factory=ContestedReplicas)
-    failing: FailingWrites = field(default_factory=FailingWrites)
-    profile_users: ProfileUsers = field(default_factory=ProfileUsers)
+    memories: Memories = field(default_factory=Memories)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
+
+    @property
+    def teller(self) -> Teller:
+        """Return the writer of Events."""
+        return Teller(self.port, self.clock)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """Run one pass. Raises ClusterError if the cluster did not let it finish."""
         try:
             outcome = await self._pass(key)
         except UnfinishedError:
-            self.failing.end_pass(key)
+            self.memories.failing.end_pass(key)
             raise
         except ClusterError as error:
             await self._tell_cut_off(key, str(error))
             raise
-        self.failing.forget(key)
+        self.memories.failing.forget(key)
         return outcome
 
     async def _pass(self, key: ObjectKey) -> Outcome:
@@ -142,11 +133,11 @@ class Reconciler:
             return Outcome()  # garbage collection removes the children through their owner
         seen = await self._see(key, parent)
         found = (seen.observed, seen.engines)
-        self.train.see(key, seen.observed)
+        self.memories.train.see(key, seen.observed)
         decision = await self.decider.decide(key, parent, *found, self._turns_of(key))
         if decision.waits is None or not decision.waits.in_row:
-            self.train.leave(key)
-        self.profile_users.note_waiting(key, waits=_waits_for_profile(decision))
+            self.memories.train.leave(key)
+        self.memories.profile_users.note_waiting(key, waits=_waits_for_profile(decision))
         todo = decision
         if todo.desired is None:
             todo = await self.decider.keep_last_accepted(key, parent, *found)
@@ -154,7 +145,7 @@ class Reconciler:
         report, seen = await self._write_children(parent, todo, seen, metrics)
         jobs = await self._ensure_jobs(key, parent, decision)
         report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
-        self.optional.remember(key, seen.look, seen.observed.children)
+        self.memories.optional.remember(key, seen.look, seen.observed.children)
         seen, failed = await self._ask_features(key, decision.serving, seen, metrics)
         devices = await self._move(key, replace(seen.observed, at=seen.now))
         await self._give_back(Owner(key, parent["metadata"]["uid"]), todo, seen)
@@ -165,29 +156,19 @@ class Reconciler:
 
     def _forget(self, key: ObjectKey) -> None:
         """Forget an AtomDeployment that is gone, or is to go."""
-        remembering = (
-            self.applied,
-            self.optional,
-            self.train,
-            self.failing,
-            self.profile_users,
-            self.moves,
-            self.places,
-            self.peers,
-            self.contests,
-            self.decider.templates,
-            self.decider.departures,
-        )
-        for memory in remembering:
+        self.memories.forget(key)
+        for memory in (self.decider.templates, self.decider.departures):
             memory.forget(key)
         self._wake_others(key, RouteFindings())
 
     async def _see(self, key: ObjectKey, parent: Manifest) -> _Seen:
         """Read the existing objects and the engines' reports."""
         raw, settings = parent.get("spec") or {}, self.decider.settings
-        self.profile_users.note(key, await profile_named(self.port, key.namespace, raw, settings))
+        self.memories.profile_users.note(
+            key, await profile_named(self.port, key.namespace, raw, settings)
+        )
         kinds = await optional_kinds(self.port, key.namespace, raw, settings)
-        look = await self.optional.begin(key, kinds)
+        look = await self.memories.optional.begin(key, kinds)
         now = self.clock()
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds, now)
         observed = await with_silent_nodes(self.decider.fleet, observed)
@@ -203,9 +184,9 @@ class Reconciler:
         """Write the children, and read the objects that exist afterwards."""
         key, now = _key_of(parent), seen.now
         deployment = seen.observed.deployment
-        contested = self.contests.look(key, todo.desired or {}, deployment, now)
+        contested = self.memories.contests.look(key, todo.desired or {}, deployment, now)
         desired, owner = (todo.desired or {}).values(), Owner(key, parent["metadata"]["uid"])
-        unmade = await _attempt(SECRET, self.peers.ensure(self.port, owner, desired, now))
+        unmade = await _attempt(SECRET, self.memories.peers.ensure(self.port, owner, desired, now))
         report, observed = await self._carry_out(key, todo, seen.observed, metrics)
         observed = with_deadline(observed, now, seen.failure)
         if observed.deployment is not None and contested is not None:
@@ -240,9 +221,11 @@ class Reconciler:
         written."""
         key, previous = _key_of(parent), parent.get("status") or {}
         unwritten = [each.child for each in report.failed]
-        late = self.failing.note(key, unwritten, seen.now, is_told=tells_of_failure(previous))
+        late = self.memories.failing.note(
+            key, unwritten, seen.now, is_told=tells_of_failure(previous)
+        )
         if late:
-            self.train.pass_over(key)
+            self.memories.train.pass_over(key)
         report = report.lasting(late)
         if late or not report.failed or not _is_reported(parent):
             await self._report(parent, decision, report, seen)
@@ -255,33 +238,33 @@ class Reconciler:
 
     def _turns_of(self, key: ObjectKey) -> Turns:
         return Turns(
-            lambda defaults: self.train.take(key, defaults),
-            lambda defaults: self.train.take(key, defaults, urgent=True),
+            lambda defaults: self.memories.train.take(key, defaults),
+            lambda defaults: self.memories.train.take(key, defaults, urgent=True),
         )
 
     async def _move(self, key: ObjectKey, observed: Observed) -> DeviceFindings:
         """Evict the pod whose turn it is to leave sick devices."""
-        found = await self.moves.look(self.port, self.decider.fleet, key, observed)
+        found = await self.memories.moves.look(self.port, self.decider.fleet, key, observed)
         if found.move is None:
             return found
         pod = found.move
         refused = await self.port.evict(key.namespace, pod.name, pod.uid)
         _logger.info("%s/%s: pod %s: %s", *key, pod.name, refused or "evicted from sick devices")
-        return found if refused is None else self.moves.refused(found, refused)
+        return found if refused is None else self.memories.moves.refused(found, refused)
 
     async def _give_back(self, owner: Owner, todo: Decision, seen: _Seen) -> None:
         """Evict a half-placed group whose nodes another one needs."""
         if todo.revisions is None:
             return
         key, observed = owner.key, replace(seen.observed, at=seen.now)
-        group = await self.places.look(self.decider.fleet, todo.revisions.run, observed)
+        group = await self.memories.places.look(self.decider.fleet, todo.revisions.run, observed)
         if group is None:
             return
         pod = group.leader
         refused = await self.port.evict(key.namespace, pod.name, pod.uid)
         _logger.info("%s/%s: group %s: %s", *key, pod.name, refused or "gives its pods back")
         if refused is None:
-            await self._tell(owner, [given_back(pod.name, group.placed, group.lacking)])
+            await self.teller.tell(owner, [given_back(pod.name, group.placed, group.lacking)])
 
     def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
         """Wake the other of two AtomDeployments that collide, or no longer do: both report it."""
@@ -307,7 +290,7 @@ class Reconciler:
             kept |= {child for child in desired if child.kind in WORKLOAD_KINDS}
             desired = {child: item for child, item in desired.items() if child not in kept}
         state = ChildrenState(desired, observed.children, kept)
-        report, children = await apply_children(self.port, key, state, self.applied)
+        report, children = await apply_children(self.port, key, state, self.memories.applied)
         report = report.adding(failed)
         now = replace(describe(children, observed.pods), refused=observed.refused)
         now = replace(told(now), leaving=observed.leaving, silent=observed.silent)
@@ -329,7 +312,7 @@ class Reconciler:
         report = await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
         report = replace(report, refused=(*no_account, *report.refused))
         told = (removal(name, state, self.clock()) for name, state in report.succeeded)
-        await self._tell(
+        await self.teller.tell(
             owner, [happening for happening in told if happening is not None], once=True
         )
         return report
@@ -345,9 +328,9 @@ class Reconciler:
         if parent is None:
             return
         metadata, previous = parent["metadata"], parent.get("status") or {}
-        is_late = self.failing.note_pass(key, now, is_told=tells_of_failure(previous))
+        is_late = self.memories.failing.note_pass(key, now, is_told=tells_of_failure(previous))
         if is_late:
-            self.train.pass_over(key)
+            self.memories.train.pass_over(key)
         elif _is_reported(parent):
             return
         status = undecided_status(previous, metadata["generation"], words, now, is_late=is_late)
@@ -356,8 +339,8 @@ class Reconciler:
                 await self.port.apply_status(key, status)
         except ClusterError as error:
             _logger.warning("status of %s/%s: %s", *key, error)
-        if is_late and self.failing.tell_once(key):
-            await self._tell(Owner(key, metadata["uid"]), [_failing(words)])
+        if is_late and self.memories.failing.tell_once(key):
+            await self.teller.tell(Owner(key, metadata["uid"]), [_failing(words)])
 
     async def _tell_failing(
         self, key: ObjectKey, parent: Manifest, late: frozenset[ChildKey], report: ApplyReport
@@ -365,10 +348,10 @@ class Reconciler:
         """Write the Event of lasting failures, unless a condition's flip is one."""
         before = {each["type"]: each for each in (parent.get("status") or {}).get("conditions", ())}
         flips = before.get(ConditionType.DEGRADED.value, {}).get("status") != "True"
-        if self.failing.tell_once(key) and not (flips and any(report.refused)):
+        if self.memories.failing.tell_once(key) and not (flips and any(report.refused)):
             failed = (*report.refused, *report.refused_optional)
             words = _words(each for each in failed if each.child in late)
-            await self._tell(Owner(key, parent["metadata"]["uid"]), [_failing(words)])
+            await self.teller.tell(Owner(key, parent["metadata"]["uid"]), [_failing(words)])
 
     async def _report(
         self, parent: Manifest, decision: Decision, report: ApplyReport, seen: _Seen
@@ -403,26 +386,7 @@ class Reconciler:
             _logger.info(
                 "%s/%s: Ready=%s %s: %s", *key, ready["status"], ready["reason"], ready["message"]
             )
-            await self._announce(Owner(key, metadata["uid"]), previous, status)
-
-    async def _announce(
-        self, owner: Owner, previous: Mapping[str, Any], status: Mapping[str, Any]
-    ) -> None:
-        """Write Events for the conditions that flipped."""
-        found = happenings(previous.get("conditions") or (), status["conditions"])
-        await self._tell(owner, found)
-
-    async def _tell(self, owner: Owner, found: Iterable[Happening], *, once: bool = False) -> None:
-        """Write Events; losing one is not worth a failed reconcile. `once`: none is counted up."""
-        for happening in found:
-            name = event_name(owner, happening)
-            try:
-                existing = await self.port.get(EVENT, owner.key.namespace, name)
-                if once and existing is not None:
-                    continue
-                await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
-            except ClusterError as error:
-                _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
+            await self.teller.announce(Owner(key, metadata["uid"]), previous, status)
 
 
 async def _attempt(kind: Kind, write: Awaitable[None]) -> tuple[Refusal, ...]:

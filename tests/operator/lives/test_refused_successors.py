@@ -178,7 +178,7 @@ def test_a_strategy_that_the_spec_names_is_kept(begin: Any, strategy: str) -> No
 
 def test_a_rollout_that_would_be_refused_takes_no_turn_from_others(begin: Any) -> None:
     changed, budget = begin(FULL["groups"]), RolloutTrain(1)
-    object.__setattr__(changed.life.operator.reconciler, "train", budget)
+    object.__setattr__(changed.life.operator.reconciler.memories, "train", budget)
     changed.happens("refuse_by_a_policy", REFUSALS["a policy"][1])
     changed.happens("ask_for_a_length", 1024)
     assert changed.stays

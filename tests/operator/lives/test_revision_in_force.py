@@ -114,10 +114,10 @@ class World:
         """Another AtomDeployment rolls out, and only one may at a time."""
         train = RolloutTrain(1)
         assert train.take(_OTHER) is None
-        object.__setattr__(self.operator.reconciler, "train", train)
+        object.__setattr__(self.operator.reconciler.memories, "train", train)
 
     def give_turns(self) -> None:
-        self.operator.reconciler.train.forget(_OTHER)
+        self.operator.reconciler.memories.train.forget(_OTHER)
 
     @property
     def beside(self) -> dict[tuple[str, str], Manifest]:

@@ -32,6 +32,7 @@ from atom_operator.kinds import (
     Kind,
 )
 from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.memories import Memories
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import OperatorSettings
@@ -106,7 +107,9 @@ class Operator:
         decider = Decider(port, FleetReader(port, self.now.timestamp), FakeEngines(), settings)
         self.train = RolloutTrain(1)
         clock: Any = lambda: self.now  # noqa: E731
-        self.reconciler = Reconciler(port, FakeEngines(), decider, clock=clock, train=self.train)
+        self.reconciler = Reconciler(
+            port, FakeEngines(), decider, clock=clock, memories=Memories(train=self.train)
+        )
 
     async def work(self, seconds: float, key: ObjectKey = KEY) -> None:
         end, pause = self.now + timedelta(seconds=seconds), 0.5

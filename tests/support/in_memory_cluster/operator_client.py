@@ -23,6 +23,7 @@ from atom_operator.domain import ATOM_DEPLOYMENT, ATOM_PROFILE, NAMESPACE, Capac
 from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.integration_values import Site
 from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.memories import Memories
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import OperatorSettings
@@ -87,8 +88,10 @@ class OperatorClient:
         self.due: dict[ObjectKey, float] = {}
         train = RolloutTrain(self.max_rollouts, lambda key: self.due.update({key: 0.0}))
         train.expect(self.keys)
-        self.reconciler = Reconciler(api, self.engines, decider, clock=state.now, train=train)
-        self.reconciler.profile_users.expect(self.keys)
+        self.reconciler = Reconciler(
+            api, self.engines, decider, clock=state.now, memories=Memories(train=train)
+        )
+        self.reconciler.memories.profile_users.expect(self.keys)
 
     def die_after(self, writes: int) -> None:
         """The process dies behind that write, and the next one begins."""

@@ -8,6 +8,7 @@ from typing import Any
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.memories import Memories
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import OperatorSettings
@@ -37,7 +38,9 @@ class Fleet:
         decider = Decider(self.cluster, fleet, engines, settings)
         train = RolloutTrain(most, self.asked.append, follows_defaults=follows)
         train.expect(KEYS)
-        self.operator = Reconciler(self.cluster, engines, decider, lambda: NOW, train=train)
+        self.operator = Reconciler(
+            self.cluster, engines, decider, lambda: NOW, memories=Memories(train=train)
+        )
 
     async def look(self, keys: list[ObjectKey] | None = None) -> None:
         """At every AtomDeployment, and then at those that were announced."""

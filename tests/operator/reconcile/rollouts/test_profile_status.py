@@ -25,7 +25,7 @@ class Counted:
 
     def __init__(self, made: Fleet) -> None:
         self.made = made
-        self.users = made.operator.reconciler.profile_users
+        self.users = made.operator.reconciler.memories.profile_users
         self.statuses = ProfileStatuses(made.cluster.api, self.users)
         self.seen: list[dict[str, int]] = []
         made.cluster.clients.append(self.look)

@@ -79,7 +79,7 @@ class Fleet:
 
     def look(self, key: ObjectKey) -> float | None:
         one = reconciler(self.cluster, self.now)
-        object.__setattr__(one, "train", self.train)
+        object.__setattr__(one.memories, "train", self.train)
         return asyncio.run(one.reconcile(key)).requeue_after_seconds
 
     def ask(self, key: ObjectKey, **changes: Any) -> float | None:
