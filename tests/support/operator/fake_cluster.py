@@ -364,8 +364,8 @@ class FakeCluster:
         drop_nameless_items(stored)
         merge(stored, wanted)
         _set_defaults(key[0], stored)
-        _require_images(key[0], stored)
         if existing is not None:
+            _require_images(key[0], existing, stored)
             taken = {path for path in paths if _differs(existing, stored, path)}
             self._take_over(key, manager, taken)
         owned_anew = self.owned_fields.get((key, manager)) != paths  # which is a write too
@@ -449,13 +449,20 @@ def _set_defaults(kind: Kind, stored: Manifest) -> None:
         stored["spec"].setdefault("replicas", 1)
 
 
-def _require_images(kind: Kind, stored: Manifest) -> None:
+def _require_images(kind: Kind, before: Manifest, stored: Manifest) -> None:
     """Refuse containers that lost their image with the last apply that had it."""
-    template = stored["spec"].get("template", {}) if kind is DEPLOYMENT else {}
-    for number, item in enumerate(template.get("spec", {}).get("containers") or ()):
-        if "image" not in item:
+    if kind is not DEPLOYMENT:
+        return
+    with_image = {item["name"] for item in _containers(before) if "image" in item}
+    for number, item in enumerate(_containers(stored)):
+        if "image" not in item and item["name"] in with_image:
             place = f"spec.template.spec.containers[{number}].image"
             raise RefusedError(f"{place}: Required value", 422)
+
+
+def _containers(item: Manifest) -> list[Manifest]:
+    template = item["spec"].get("template") or {}
+    return list((template.get("spec") or {}).get("containers") or ())
 
 
 def _applied_metadata(manifest: Manifest) -> Manifest:
