@@ -47,8 +47,8 @@ class GrammarDraws:
         found = bytearray()
         while len(found) < _MOST_BYTES:
             bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-            if matcher.stop_reason() == "NoExtensionBias":  # an end that was not foreseen
-                raise NoEndError(bytes(found[:200]))
+            if "NoExtensionBias" in (matcher.stop_reason(), *matcher.get_error().split()):
+                raise NoEndError(bytes(found[:200]))  # the text leads nowhere; nothing is answered
             assert not matcher.get_error(), matcher.get_error()
             allowed = np.unpackbits(bits, bitorder="little").nonzero()[0]
             token = self._choose(allowed[allowed <= _END].tolist(), len(found), random)
