@@ -8,12 +8,14 @@ its revision.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain.observed import Observed, PodState
 from atom_operator.domain.profile import Profile
 from atom_operator.status.adapters import adapter_status, adapters_ready, without_adapters
 from atom_operator.status.bounds import bounded
@@ -210,13 +212,26 @@ def _scheduled(situation: StatusInputs) -> Verdict:
             message = f"pod {pod.name}: {situation.surveyed.shortage}"
             return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.placement.unschedulable_message:
-            message = f"pod {pod.name}: {pod.placement.unschedulable_message}"
-            return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
+            return Verdict(kind, "False", Reason.UNSCHEDULABLE, _waits_of_revisions(pod, observed))
     pending = sum(not pod.placement.scheduled for pod in observed.pods)
     if pending:
         message = f"pods without a node: {pending}"
         return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
     return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
+
+
+def _waits_of_revisions(first: PodState, observed: Observed) -> str:
+    """Return the scheduler's words about a pod, and about the first one of another revision that
+    waits for something else."""
+    message = first.placement.unschedulable_message
+    others = (
+        pod
+        for pod in observed.pods
+        if pod.revision != first.revision
+        and pod.placement.unschedulable_message not in (None, message)
+    )
+    told = [first, *itertools.islice(others, 1)]
+    return "; ".join(f"pod {pod.name}: {pod.placement.unschedulable_message}" for pod in told)
 
 
 def _progressing(situation: StatusInputs) -> Verdict:

@@ -47,6 +47,12 @@ def test_fewer_replicas_during_a_rollout_stop_no_pod_that_is_needed(
     assert broken(told(where, steps)) is None
 
 
+@pytest.mark.parametrize("rule", ["apart by host", "spread over hosts"])
+def test_pods_of_two_revisions_that_wait_for_different_things_are_both_told(rule: str) -> None:
+    where = scene(devices=0, nodes=3, replicas=4, node_gib=20, wider=Wider(rule=rule))
+    assert broken(told(where, (("ask_for_memory", 200, 1300),))) is None
+
+
 @pytest.mark.parametrize("devices", [4, 8])
 @pytest.mark.parametrize("keda", [False, True])
 @pytest.mark.parametrize("happens", ["grow", "an edit meanwhile", "a node lost"])

@@ -86,7 +86,8 @@ def test_routes_that_share_a_term_hold_every_collision(asked: list[Any]) -> None
 
 def workload(name: str, claims: list[str], ports: list[int]) -> Manifest:
     volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
-    container = {"name": "engine", "ports": [{"hostPort": each} for each in ports]}
+    host_ports = [{"hostPort": each} for each in ports]
+    container = {"name": "engine", "image": "atom:1", "ports": host_ports}
     return {
         "metadata": {
             "name": name,
