@@ -73,9 +73,12 @@ def test_what_a_guide_says_to_type_serves(guide: str, tmp_path: Path) -> None:
             return False
 
         wait_until(healthy, "the server is ready", START_SECONDS)
-        body = {"prompt": "What is ATOM?", "max_tokens": 8, "temperature": 0}
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=120)
-        assert answer.json()["choices"][0]["text"]
+        # The demo model answers questions; a bare text it ends at once.
+        asked = [{"role": "user", "content": "What is ATOM?"}]
+        body = {"messages": asked, "max_tokens": 8, "temperature": 0}
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        answer = httpx.post(url, json=body, timeout=120)
+        assert answer.json()["choices"][0]["message"]["content"]
         processes[0].terminate()
         assert {process.wait(HANG_SECONDS) for process in processes} == {0}, log.read_text()
 
