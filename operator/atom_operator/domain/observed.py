@@ -169,6 +169,7 @@ class EndedPod:
 class LeavingPod:
     """A pod that is to end, and may hold devices until it has."""
 
+    name: str
     node: str | None
     charged_until: datetime | None  # by a ResourceQuota; None: until it has gone
 

@@ -43,8 +43,9 @@ class NodeSupply:
     placed: int = 0  # its pods there that do not end
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
     unhealthy: int = 0  # devices that the node has and no pod is given
-    # The rule by which pods of this AtomDeployment keep a spare one off, until one of them goes.
+    # The rule by which pods of this AtomDeployment keep a spare one off, until some of them go.
     own_rule: str | None = None
+    rule_holders: int = 0  # old pods that have to go for that, at least; 0: the rule stays
 
     @property
     def ours(self) -> int:

@@ -141,7 +141,8 @@ def _there(node: str, pods: Iterable[PlacedPod]) -> list[PlacedPod]:
     return [pod for pod in pods if pod.node == node]
 
 
-def _makes_room(pod: PlacedPod, asked: PodsAsked) -> bool:
+def makes_room(pod: PlacedPod, asked: PodsAsked) -> bool:
+    """Return whether a pod of the AtomDeployment goes for one that is asked for."""
     return asked.revision is None or pod.revision != asked.revision
 
 
@@ -166,7 +167,7 @@ def _node_supply(
             for name in (*demand, *((resource,) if resource else ()))
         },
         resource=resource,
-        replaced=tuple(pod.requests for pod in ours if _makes_room(pod, asked)),
+        replaced=tuple(pod.requests for pod in ours if makes_room(pod, asked)),
         placed=sum(not pod.ends for pod in ours),
         unhealthy=devices_out(node, resource) if resource else 0,
         blockers=(
@@ -207,7 +208,7 @@ def _kept_apart(
         replaced = tuple(
             {**pod.requests, _APART: int(pod in near)}
             for pod in _there(node.name, ours)
-            if _makes_room(pod, asked)
+            if makes_room(pod, asked)
         )
         found.append(replace(node, amounts={**node.amounts, _APART: place}, replaced=replaced))
     return tuple(found)

@@ -197,7 +197,7 @@ def placed_at(manifest: Manifest) -> datetime | None:
 def leaving_pod(manifest: Manifest) -> LeavingPod:
     """Describe an ending pod for those that wait for its place."""
     node = (manifest.get("spec") or {}).get("nodeName")
-    return LeavingPod(node, _charged_until(manifest["metadata"]))
+    return LeavingPod(manifest["metadata"]["name"], node, _charged_until(manifest["metadata"]))
 
 
 def _charged_until(metadata: Mapping[str, Any]) -> datetime | None:

@@ -1,8 +1,9 @@
-"""Pods that start on nodes which no longer report, detected by their nodes.
+"""Pods that start or end on nodes which no longer report, detected by their nodes.
 
 If a pod served, the controller of nodes marks it as not ready, so that the pod alone shows it
 (pods/silent_node.py). A pod that was not ready yet seems to be starting, for the five minutes until
-it is given up: its node is asked, if nodes can be read. Called by the reconciler.
+it is given up, and to be ending from then on: its node is asked, if nodes can be read. Called by
+the reconciler.
 """
 
 from __future__ import annotations
@@ -19,29 +20,22 @@ from atom_operator.pods.pod_state import time_of
 
 
 async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
-    """Add the pods that have a node, are not ready without a reason, and whose node no longer
-    reports."""
+    """Add the pods that have a node, are to end or not ready without a reason, and whose node no
+    longer reports."""
     known = {pod.name for pod in observed.silent}
-    begins = [pod for pod in observed.pods if _begins(pod) and pod.name not in known]
-    nodes = await fleet.nodes(Age.KNOWN) if begins else None
+    begins = [(pod.name, pod.placement.node) for pod in observed.pods if _begins(pod)]
+    ends = [(pod.name, pod.node) for pod in observed.leaving]
+    asked = [(name, node) for name, node in (*begins, *ends) if node and name not in known]
+    nodes = await fleet.nodes(Age.KNOWN) if asked else None
     if nodes is None:
         return observed
     silent = nodes.once("silent", lambda: _silent(nodes))
-    found = tuple(
-        SilentPod(pod.name, pod.placement.node, silent[pod.placement.node])
-        for pod in begins
-        if pod.placement.node is not None and pod.placement.node in silent
-    )
+    found = tuple(SilentPod(name, node, silent[node]) for name, node in asked if node in silent)
     return replace(observed, silent=(*observed.silent, *found)) if found else observed
 
 
 def _begins(pod: PodState) -> bool:
-    return (
-        pod.placement.scheduled
-        and pod.placement.node is not None
-        and not pod.ready
-        and pod.health.problem is None
-    )
+    return pod.placement.scheduled and not pod.ready and pod.health.problem is None
 
 
 def _silent(nodes: Nodes) -> Mapping[str, datetime | None]:

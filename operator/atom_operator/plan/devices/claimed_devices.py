@@ -35,7 +35,7 @@ def supply_of(
         own = {id(pod) for pod in pods.of(asked.key)}
         others = [pod for pod in pods.pods if id(pod) not in own]
         supply = without_forbidden(supply, nodes, others, asked)
-        supply = with_own_rules(supply, nodes, pods.pods, asked)
+        supply = with_own_rules(supply, nodes, pods, asked)
     return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
 
 

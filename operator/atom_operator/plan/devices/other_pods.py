@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atom_operator.domain import Manifest, Supply
-from atom_operator.domain.placed_pods import PlacedPod
+from atom_operator.domain.placed_pods import PlacedPod, PlacedPods
 from atom_operator.plan.eligibility import node_blockers
-from atom_operator.plan.inventory import PodsAsked
+from atom_operator.plan.inventory import PodsAsked, makes_room
 from atom_operator.plan.placement import Placement, Requirement, requirements_of
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -65,7 +65,7 @@ def without_forbidden(
     """Add to each node the objections of other pods' rules and of the pod's own."""
     rules = _rules(asked.pod_spec)
     known = list(nodes)
-    others = _Others(pods, {str(n["metadata"]["name"]): _labels(n) for n in known})
+    others = _others(known, pods)
     eligible = _eligible(known, asked.placement)
     found = []
     for node in supply.nodes:
@@ -77,15 +77,28 @@ def without_forbidden(
 
 
 def with_own_rules(
-    supply: Supply, nodes: Iterable[Manifest], pods: Sequence[PlacedPod], asked: PodsAsked
+    supply: Supply, nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked
 ) -> Supply:
     """The supply, with the rule by which the pods that are there, those of the AtomDeployment too,
-    keep a spare pod off a node that is open otherwise."""
-    beside = without_forbidden(supply, nodes, pods, asked)
-    found = [
-        replace(node, own_rule=next(iter(now.blockers[len(node.blockers) :]), None))
-        for node, now in zip(supply.nodes, beside.nodes, strict=True)
-    ]
+    keep a spare pod off a node that is open otherwise, and how many old ones have to go for it."""
+    known = list(nodes)
+    beside = without_forbidden(supply, known, pods.pods, asked)
+    own = pods.of(asked.key)
+    old = {id(pod) for pod in own if makes_room(pod, asked) and not pod.ends}
+    later = supply  # as it is beside others' pods
+    if len(old) < len(own):
+        staying = [pod for pod in pods.pods if id(pod) not in old]
+        later = without_forbidden(supply, known, staying, asked)
+    rules, others = _rules(asked.pod_spec), _others(known, pods.pods)
+    found = []
+    for node, now, then in zip(supply.nodes, beside.nodes, later.nodes, strict=True):
+        rule = next(iter(now.blockers[len(node.blockers) :]), None)
+        holders = 0
+        if rule is not None and then.blockers == node.blockers:
+            # Affinity to pods of its own ends with the last of them, wherever they are.
+            near = not rules.near or _is_near_all(node.name, rules.near, others, asked)
+            holders = 1 if near else len(old)
+        found.append(replace(node, own_rule=rule, rule_holders=holders))
     return replace(supply, nodes=tuple(found))
 
 
@@ -104,6 +117,10 @@ def _rules(pod_spec: Mapping[str, Any]) -> _Rules:
     spread = pod_spec.get("topologySpreadConstraints") or ()
     kept = [item for item in spread if item.get("whenUnsatisfiable") == "DoNotSchedule"]
     return _Rules(near, apart, kept)
+
+
+def _others(nodes: Iterable[Manifest], pods: Sequence[PlacedPod]) -> _Others:
+    return _Others(pods, {str(node["metadata"]["name"]): _labels(node) for node in nodes})
 
 
 def _labels(node: Manifest) -> Mapping[str, str]:

@@ -27,8 +27,11 @@ def without_spare(supply: Supply) -> Rollout:
     # A home that is lost or cordoned, or has a device less, takes no pod back, even if all went
     # from there; that is no reason to stop all the others.
     going = [count for node in homes if (count := _going_for_one(node, supply)) is not None]
-    if not homes or 1 in going:
+    elsewhere = [node.rule_holders for node in supply.nodes if _is_kept_by_rule(node, supply)]
+    if not homes or 1 in (*going, *elsewhere):
         return Rollout(_IN_PLACE, f"{lacks}; a new pod takes the place of an old one")
+    if elsewhere and not going:
+        return Rollout(_RECREATE, f"{lacks} until every old pod has gone")
     if going:
         given = released_text(supply, short_everywhere(supply))
         enough = f"{lacks}, and the {given} that one old pod gives back are not enough"
@@ -42,6 +45,12 @@ def _going_for_one(node: NodeSupply, supply: Supply) -> int | None:
     None if it takes none even then."""
     counts = range(1, node.ours + 1)
     return next((count for count in counts if takes_one(node, supply, count)), None)
+
+
+def _is_kept_by_rule(node: NodeSupply, supply: Supply) -> bool:
+    """Return whether only a rule of old pods that are elsewhere keeps a new single pod off."""
+    alone = not node.ours and supply.pods_per_replica == 1
+    return alone and bool(node.rule_holders) and takes_one(node, supply, node.rule_holders)
 
 
 def for_several(going: int, old: int, why: str) -> Rollout:
