@@ -234,7 +234,7 @@ class Decider:
         kept = decision.kept
         if canary is not None and canary.state.phase in HAS_PODS:
             kept |= {ChildKey(ATOM_DEPLOYMENT, canary.name)}
-        return Decision(desired=desired, kept=kept)
+        return Decision(desired=desired, kept=kept, revisions=decision.revisions)
 
     async def _ask_for_pods(self, plan: Plan, look: Look) -> Decision:
         """Return the children of a plan, its rollout chosen; none if it is sure not to fit."""

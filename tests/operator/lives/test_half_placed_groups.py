@@ -16,6 +16,7 @@ from tests.operator.lives.test_generated_life import broken, scene, told
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.operator.builders_operator import atom_deployment, gpu_node
+from tests.support.operator_life.happenings import HAPPENINGS, SPOILT
 from tests.support.operator_life.life import Life
 
 _PRESSURE = ("put_a_node_under_pressure", 1, "disk-pressure", 20)
@@ -87,6 +88,35 @@ def test_groups_of_any_size_do_not_wait_for_each_other(
     devices: int, nodes: int, replicas: int, claimed: bool
 ) -> None:
     begin_together(devices, nodes, replicas, claimed=claimed)
+
+
+HELD_BACK: dict[str, tuple[Any, ...]] = {
+    "an argument of the operator's": ("ask_for_what_is_refused",),
+    "a profile that cannot be read": ("change_the_profile", SPOILT),
+}
+
+
+@pytest.mark.parametrize("why", HELD_BACK)
+@pytest.mark.parametrize(("devices", "nodes", "replicas"), FEW_SIZES)
+def test_groups_do_not_wait_for_each_other_while_the_spec_is_held_back(
+    devices: int, nodes: int, replicas: int, why: str
+) -> None:
+    whole, (name, *arguments) = min(replicas, nodes * (8 // devices) // 2), HELD_BACK[why]
+    life = Life(scene(devices=devices, nodes=nodes, replicas=replicas, groups=True))
+    try:
+        life.cluster.advance(1)
+        HAPPENINGS[name].does(life, *arguments)
+        life.cluster.advance(200 + 200 * replicas)
+        assert len(life.promises._serving()) == whole
+    finally:
+        life.operator.close()
+
+
+def test_groups_of_a_rollback_do_not_wait_for_each_other_either() -> None:
+    """Three groups are gone back to at once, on the node that is left."""
+    where = scene(devices=4, nodes=2, replicas=3, groups=True, gitops=True)
+    fails = (("drain_a_node", 0, 20), ("change_the_profile", "2", 400))
+    assert broken(told(where, (*fails, ("ask_for_what_is_refused", 1300)))) is None
 
 
 @pytest.mark.parametrize("fault", ["lose_a_node", "drain_a_node", "put_a_node_under_pressure"])
