@@ -11,7 +11,7 @@ import pytest
 from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.domain import ObjectKey
 from atom_operator.reconcile.rollout_train import RolloutTrain
-from tests.operator.lives.test_generated_life import FULL, REFUSALS, scene
+from tests.operator.lives.test_generated_life import FULL, REFUSALS, broken, scene, told
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
@@ -98,6 +98,18 @@ def test_pods_stay_until_those_that_follow_would_be_admitted(
     changed.life.cluster.advance(900)
     assert changed.is_new
     assert changed.said("Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("seconds", [1, 30, 200])
+@pytest.mark.parametrize("change", [("ask_for_memory", 48), ("ask_for_a_frontend", 2)])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_quota_of_limits_in_the_middle_of_a_rollout_of_groups_stops_no_more_of_them(
+    replicas: int, change: tuple[str, int], seconds: int
+) -> None:
+    """A group is away when the new ones get limits for it, and its successor stays refused."""
+    where = scene(nodes=4, replicas=replicas, groups=True)
+    begins, limits = (*change, seconds), ("limit_by_a_quota", "limits.memory", 0, 400)
+    assert broken(told(where, (begins, limits, ("lift_the_quota", 400)))) is None
 
 
 @pytest.mark.parametrize("who", [who for who in REFUSALS if "quota" not in who])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
 
 _REVISION = "serving.atom.dev/revision"
+_GROUP_SIZE = 2
 
 
 def strategy_is_due(life: Life, workload: Manifest) -> str | None:
@@ -61,10 +62,14 @@ def needs_several(life: Life, workload: Manifest) -> bool:
     return fits(life.state, workload, old)
 
 
-def groups_are_due(life: Life, workload: Manifest) -> str | None:
-    """What is wrong with a change of groups, which replaces all that serve, at its beginning."""
+def groups_are_due(life: Life, workload: Manifest, before: str | None) -> str | None:
+    """What is wrong with a change of groups, which replaces all that serve, at its beginning; not
+    while a change to the revision `before` has a group away, for which no other one goes."""
     old = old_pods(life, workload)
     if not old or len(old) != len(life.pods) or not all(map(is_ready, old)):
+        return None
+    is_under_way = {pod["metadata"]["annotations"][_REVISION] for pod in old} != {before}
+    if is_under_way and len(old) < workload["spec"].get("replicas", 1) * _GROUP_SIZE:
         return None
     if admits(life.state, workload, old, 1):
         return None

@@ -161,9 +161,9 @@ class Promises:
         chosen = (revision, repr(workload["spec"].get("strategy")))
         if chosen == self.chosen:
             return
-        self.chosen = chosen
+        before, self.chosen = self.chosen, chosen
         if "strategy" not in workload["spec"]:
-            words = groups_are_due(self.life, workload)
+            words = groups_are_due(self.life, workload, before[0] if before else None)
             self._hold(words is None, f"{words}")
             return
         rollout = self.life.spec.get("rollout") or {}
