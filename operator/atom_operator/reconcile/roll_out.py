@@ -26,6 +26,7 @@ from atom_operator.domain import (
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.quota import refusal_of_new_pods
+from atom_operator.plan.rollouts.fewer_groups import groups_to_keep
 from atom_operator.plan.rollouts.fewer_replicas import keeps_replicas
 from atom_operator.plan.rollouts.own_pods import own_pods
 from atom_operator.plan.rollouts.question import Refusals, RolloutQuestion, WantedPods
@@ -73,7 +74,8 @@ class RolloutChooser:
         plan = replace(plan, rollout=rollout)
         bound = supply if plan.accelerator.resource_name is not None else None
         keeps = keeps_replicas(question)
-        return leave_to_autoscaler(plan, bound, observed, keeps_replicas=keeps), supply
+        plan = leave_to_autoscaler(plan, bound, observed, keeps_replicas=keeps)
+        return _with_groups(plan, pods, observed), supply
 
     async def _rollout(
         self, plan: Plan, pods: PodRevision, question: RolloutQuestion, observed: Observed
@@ -114,6 +116,14 @@ class RolloutChooser:
             return None
         picture = await self.fleet.devices(age) if plan.accelerator.claim else None
         return supply_of(plan, nodes, pods, picture, asked)
+
+
+def _with_groups(plan: Plan, pods: PodRevision, observed: Observed) -> Plan:
+    """Return the plan with as many groups as keep what serves, where their number is ours."""
+    if plan.engine.nodes == 1 or plan.integrations.autoscaling or plan.scale.suspended:
+        return plan
+    kept = groups_to_keep(observed, pods.name, plan.scale.replicas, plan.engine.nodes)
+    return replace(plan, scale=replace(plan.scale, replicas=kept))
 
 
 def _question(

@@ -118,9 +118,13 @@ class Promises:
         self.serving = now
         workload = life.workload
         gone = [pod for uid, pod in before.items() if uid not in now]
-        ours = [pod for pod in gone if not self._is_others_doing(pod)]
         if workload is None:
             return
+        ours = [
+            pod
+            for pod in gone
+            if not self._is_others_doing(pod) and not self.bound.is_last(workload, pod)
+        ]
         floor = self.bound.fewest(workload, len(before), len(gone) - len(ours))
         if not ours or self.touched:
             return

@@ -7,10 +7,12 @@ devices, room in quotas) lowers that, asked of the cluster's own admission and s
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.state import is_terminal
+from tests.support.operator_life.groups import leader_of
 from tests.support.operator_life.places import fits, needs_several, old_pods
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class RolloutBound:
         self.revision: str | None = None
         self.before = 0  # replicas that served before the rollout, less those that others took
         self.takes_several = False  # a new pod needs the room of several old ones
+        self.waiting: frozenset[int] = frozenset()  # numbers of groups without a place
 
     def fewest(self, workload: Manifest, served: int, taken: int) -> int:
         """How many have to serve after a round before which `served` did, `taken` of which others
@@ -39,11 +42,27 @@ class RolloutBound:
             self.before = max(served, self.before if old and self.revision else 0)
             self.revision, self.takes_several = revision, needs_several(self.life, workload)
         self.before = max(0, self.before - taken)
+        self.waiting = frozenset() if old else self._without_a_place(workload)
         if not old:
             self.before = max(0, served - taken)
             return min(self.before, wanted)
         self.before = min(self.before, self._places(workload))
         return min(served - taken, min(self.before, wanted) - self._away(wanted))
+
+    def is_last(self, workload: Manifest, pod: Manifest) -> bool:
+        """Whether the controller of groups had to end a leader because fewer are asked for: it ends
+        the last ones, and one that stays found no place beside them."""
+        wanted = int(workload["spec"].get("replicas", 1))
+        return any(number < wanted <= _number(pod) for number in self.waiting)
+
+    def _without_a_place(self, workload: Manifest) -> frozenset[int]:
+        if not self.life.scene.groups:
+            return frozenset()
+        pods = [pod for pod in self.life.pods if leader_of(pod) is not None]
+        placed = Counter(_number(pod) for pod in pods if pod["spec"].get("nodeName"))
+        asked = range(int(workload["spec"].get("replicas", 1)))
+        found = frozenset(number for number in asked if placed[number] < _GROUP_SIZE)
+        return frozenset() if found and fits(self.life.state, workload, ()) else found
 
     def _away(self, wanted: int) -> int:
         """Replicas that may be away by what people ask for."""
@@ -61,3 +80,8 @@ class RolloutBound:
         if replicas >= self.before or fits(self.life.state, workload, ()):
             return self.before
         return replicas
+
+
+def _number(pod: Manifest) -> int:
+    """The number of a pod's group."""
+    return int(str(leader_of(pod)).rpartition("-")[2])
