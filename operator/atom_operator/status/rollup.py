@@ -9,6 +9,7 @@ its revision.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -40,6 +41,9 @@ from atom_operator.status.sleep import sleep_status
 from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 from atom_operator.status.suspended import suspended_verdict
+
+# The scheduler's words about a resource, as it names it.
+_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 
 _TRY_AGAIN = (
     "A change of the spec is tried again; to try the same pods, set an annotation in "
@@ -209,7 +213,8 @@ def _scheduled(situation: StatusInputs) -> Verdict:
             and situation.surveyed.shortage
             and not pod.placement.gated
         ):
-            message = f"pod {pod.name}: {situation.surveyed.shortage}"
+            lacks = _lacks_beside(situation.surveyed.shortage, pod.placement.unschedulable_message)
+            message = f"pod {pod.name}: {situation.surveyed.shortage}{lacks}"
             return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.placement.unschedulable_message:
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, _waits_of_revisions(pod, observed))
@@ -218,6 +223,13 @@ def _scheduled(situation: StatusInputs) -> Verdict:
         message = f"pods without a node: {pending}"
         return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
     return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
+
+
+def _lacks_beside(shortage: str, words: str) -> str:
+    """Return the scheduler's words if they name a resource that a shortage of devices does not:
+    once the devices are back, the pod still waits for it."""
+    lacking = _INSUFFICIENT.findall(words)
+    return f"; {words}" if any(resource not in shortage for resource in lacking) else ""
 
 
 def _waits_of_revisions(first: PodState, observed: Observed) -> str:

@@ -10,7 +10,7 @@ import pytest
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD
 from atom_operator.kinds import RESOURCE_SLICE
-from tests.operator.lives.test_generated_life import scene
+from tests.operator.lives.test_generated_life import broken, scene, told
 from tests.support.operator.builders_operator import gpu_pod
 from tests.support.operator.status_shown import ABSENT
 from tests.support.operator_life.happenings import HAPPENINGS
@@ -415,3 +415,13 @@ def test_a_pod_that_serves_stays_where_the_scheduler_would_give_no_other_place(
     if watched.told["reason"] != "DeviceUnhealthy":  # a driver that still offers what it has
         assert watched.told["reason"] == "NoOtherPlace"
         assert words in watched.told["message"]
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
+@pytest.mark.parametrize("said_by", ["plugin", "kubelet", "engine", "taint"])
+def test_memory_that_a_pod_waits_for_is_told_while_devices_are_sick_too(
+    said_by: str, claimed: bool
+) -> None:
+    """The scheduler names the memory alone: no node passes it, so no device is looked at."""
+    where = scene(devices=4, replicas=3, per_pod_gib=100, node_gib=110, claimed=claimed)
+    assert broken(told(where, (("let_devices_fall_sick", 0, 8, said_by, 1300),))) is None
