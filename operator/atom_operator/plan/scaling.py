@@ -74,11 +74,11 @@ def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
 
 
 def leave_to_autoscaler(
-    plan: Plan, supply: Supply | None, observed: Observed, *, keeps_replicas: bool = False
+    plan: Plan, supply: Supply | None, observed: Observed, *, kept_replicas: int = 0
 ) -> Plan:
-    """Add the nodes' limit to the plan's autoscaler, and the present number of replicas as the
-    fewest if a rollout keeps it. Once the workload exists, the number of replicas is no longer
-    ours. Unchanged if no autoscaler is requested."""
+    """Add the nodes' limit to the plan's autoscaler, and the fewest replicas that a rollout keeps.
+    Once the workload exists, the number of replicas is no longer ours. Unchanged if no autoscaler
+    is requested."""
     scaling, running = plan.integrations.autoscaling, observed.deployment
     if scaling is None:
         return plan
@@ -87,8 +87,8 @@ def leave_to_autoscaler(
         # A spare pod of a rollout is no replica more.
         kept = min(placed, running.desired) if running is not None else 0
         scaling = replace(scaling, limit=replica_limit(supply, kept))
-    if keeps_replicas and running is not None:
-        scaling = replace(scaling, kept_replicas=running.desired)
+    if kept_replicas:
+        scaling = replace(scaling, kept_replicas=kept_replicas)
     stands = running is not None and running.desired == 0 and not running.others.autoscaled
     # KEDA wakes a workload that may have no replicas; none wakes a suspended one.
     begins = stands and scaling.min_replicas > 0 and not plan.scale.suspended

@@ -27,7 +27,7 @@ from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.quota import refusal_of_new_pods
 from atom_operator.plan.rollouts.fewer_groups import groups_to_keep
-from atom_operator.plan.rollouts.fewer_replicas import keeps_replicas
+from atom_operator.plan.rollouts.fewer_replicas import kept_replicas
 from atom_operator.plan.rollouts.own_pods import own_pods
 from atom_operator.plan.rollouts.question import Refusals, RolloutQuestion, WantedPods
 from atom_operator.plan.rollouts.rollout import (
@@ -73,8 +73,8 @@ class RolloutChooser:
         rollout = replace(plan.rollout, chosen=chosen, changes_kind=changes_kind)
         plan = replace(plan, rollout=rollout)
         bound = supply if plan.accelerator.resource_name is not None else None
-        keeps = keeps_replicas(question)
-        plan = leave_to_autoscaler(plan, bound, observed, keeps_replicas=keeps)
+        kept = kept_replicas(question, chosen, observed)
+        plan = leave_to_autoscaler(plan, bound, observed, kept_replicas=kept)
         return _with_groups(plan, pods, observed), supply
 
     async def _rollout(

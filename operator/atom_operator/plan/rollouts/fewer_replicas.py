@@ -9,9 +9,9 @@ the shares alone: then the rollout's own rules stop pods, and those keep what se
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from atom_operator.domain import DeploymentState, Rollout, RolloutStrategy
+from atom_operator.domain import DeploymentState, Observed, Rollout, RolloutStrategy
 from atom_operator.plan.rollouts.question import RolloutQuestion
 
 _AWAY = " may be away at a time, because new ones wait for what old ones hold"
@@ -45,13 +45,68 @@ def without_share(question: RolloutQuestion, chosen: Rollout) -> Rollout:
     return chosen if surplus == chosen.surplus else replace(chosen, surplus=surplus)
 
 
-def keeps_replicas(question: RolloutQuestion) -> bool:
-    """Return whether an autoscaler has to leave the number of replicas as it is: it scales by
-    itself, and the controller would scale old and new pods by their shares."""
+def kept_replicas(question: RolloutQuestion, chosen: Rollout, observed: Observed) -> int:
+    """Return the number of replicas below which an autoscaler may not go: it scales by itself, and
+    the controller would scale old and new pods by their shares. 0: any."""
     running = question.running
     if running is None or not _lacks_several(question, running):
-        return False
-    return _is_shared(running) or running.revision != question.wanted.revision
+        return 0
+    if not _is_shared(running) and running.revision == question.wanted.revision:
+        return 0
+    parts = _parts(running, question.wanted.revision, observed)
+    before = running.notes.rollout
+    # Without a spare pod the rollout's own rule stops more old ones as soon as fewer are asked for.
+    surges = before is not None and before.strategy is chosen.strategy is RolloutStrategy.SURGE
+    if not surges or parts is None:
+        return running.desired
+    fewest = running.desired
+    while fewest > 1 and _keeps_serving(parts, running.desired, fewest - 1):
+        fewest -= 1
+    return fewest
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The pods of one ReplicaSet."""
+
+    size: int
+    serving: int
+
+
+def _parts(running: DeploymentState, revision: str, observed: Observed) -> tuple[_Part, ...] | None:
+    """Return the pods of the two revisions that share the replicas, the new one last; None if these
+    are not two, or if not all of their pods are there."""
+    old = {pod.revision for pod in observed.pods} - {revision}
+    sizes = (running.replicas - running.updated, running.updated)
+    pods = [[p for p in observed.pods if p.revision == name] for name in (*old, revision)]
+    if running.revision != revision or tuple(map(len, pods)) != sizes:
+        return None
+    return tuple(_Part(len(each), sum(pod.ready for pod in each)) for each in pods)
+
+
+def _keeps_serving(parts: tuple[_Part, ...], desired: int, fewer: int) -> bool:
+    """Return whether as many pods serve after the controller has shared out fewer replicas as then
+    may. Of each revision those that do not serve go first. A ReplicaSet remembers the most pods
+    from when it was last scaled, with a spare one or without."""
+    need = min(fewer, sum(part.serving for part in parts))
+    return all(
+        sum(map(min, _shared(parts, most, fewer + 1), (part.serving for part in parts))) >= need
+        for most in (desired, desired + 1)
+    )
+
+
+def _shared(parts: tuple[_Part, ...], most: int, allowed: int) -> list[int]:
+    """Return the sizes after proportional scaling: the largest first, then the oldest."""
+    sizes = [part.size for part in parts]
+    left = min(0, allowed - sum(sizes))
+    order = sorted(range(len(parts)), key=lambda number: -sizes[number])
+    for number in order:
+        share = (2 * sizes[number] * allowed + most) // (2 * most) - sizes[number]
+        change = max(min(share, 0), left)
+        left -= change
+        sizes[number] += change
+    sizes[order[0]] = max(0, sizes[order[0]] + left)
+    return sizes
 
 
 def _is_shared(running: DeploymentState) -> bool:

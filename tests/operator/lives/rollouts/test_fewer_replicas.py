@@ -127,3 +127,15 @@ def test_an_autoscaler_leaves_the_replicas_alone_at_every_moment(
     keda: bool, load: float, before: int
 ) -> None:
     scale_down_during_a_rollout(keda, load, before)
+
+
+@pytest.mark.parametrize("keda", [False, True])
+@pytest.mark.parametrize("node_gib", [20, 40])
+@pytest.mark.parametrize("after", [1, 100, 400])
+def test_an_autoscaler_may_ask_for_as_few_replicas_as_larger_pods_have_places(
+    after: int, node_gib: int, keda: bool
+) -> None:
+    """A load that has fallen asks for fewer of the larger pods, and those fit."""
+    where = scene(devices=0, node_gib=node_gib, scales=True, keda=keda)
+    story = told(where, (("let_the_load_move", 9.0, after),))
+    assert broken(story) is None, story
