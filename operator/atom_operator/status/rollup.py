@@ -42,8 +42,9 @@ from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 from atom_operator.status.suspended import suspended_verdict
 
-# The scheduler's words about a resource, as it names it.
+# The scheduler's words about a resource, as it names it, and about what keeps pods off nodes.
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
+_BLOCKS = re.compile(r"untolerated taint|were unschedulable|affinity|topology spread|Too many pods")
 
 _TRY_AGAIN = (
     "A change of the spec is tried again; to try the same pods, set an annotation in "
@@ -213,8 +214,8 @@ def _scheduled(situation: StatusInputs) -> Verdict:
             and situation.surveyed.shortage
             and not pod.placement.gated
         ):
-            lacks = _lacks_beside(situation.surveyed.shortage, pod.placement.unschedulable_message)
-            message = f"pod {pod.name}: {situation.surveyed.shortage}{lacks}"
+            shortage, words = situation.surveyed.shortage, pod.placement.unschedulable_message
+            message = f"pod {pod.name}: {shortage}{_waits_beside(shortage, words)}"
             return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.placement.unschedulable_message:
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, _waits_of_revisions(pod, observed))
@@ -225,11 +226,13 @@ def _scheduled(situation: StatusInputs) -> Verdict:
     return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
 
 
-def _lacks_beside(shortage: str, words: str) -> str:
-    """Return the scheduler's words if they name a resource that a shortage of devices does not:
-    once the devices are back, the pod still waits for it."""
-    lacking = _INSUFFICIENT.findall(words)
-    return f"; {words}" if any(resource not in shortage for resource in lacking) else ""
+def _waits_beside(shortage: str, words: str) -> str:
+    """Return the scheduler's words if they name a cause that a shortage of devices does not: once
+    the devices are back, the pod still waits for that."""
+    untold = any(resource not in shortage for resource in _INSUFFICIENT.findall(words))
+    # Where no node has devices, the shortage has no account of the nodes and of their blockers.
+    accounts = "free: " in shortage or "blocked: " in shortage
+    return f"; {words}" if untold or (not accounts and _BLOCKS.search(words)) else ""
 
 
 def _waits_of_revisions(first: PodState, observed: Observed) -> str:

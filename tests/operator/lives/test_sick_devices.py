@@ -425,3 +425,15 @@ def test_memory_that_a_pod_waits_for_is_told_while_devices_are_sick_too(
     """The scheduler names the memory alone: no node passes it, so no device is looked at."""
     where = scene(devices=4, replicas=3, per_pod_gib=100, node_gib=110, claimed=claimed)
     assert broken(told(where, (("let_devices_fall_sick", 0, 8, said_by, 1300),))) is None
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
+@pytest.mark.parametrize(
+    "happens", [("cordon_a_node", 0), ("put_a_node_under_pressure", 0, "pid-pressure")]
+)
+def test_what_keeps_a_pod_off_a_node_is_told_while_its_devices_are_gone_too(
+    happens: tuple[Any, ...], claimed: bool
+) -> None:
+    where = scene(devices=4, replicas=3, per_pod_gib=100, node_gib=110, claimed=claimed)
+    gone = ("let_devices_fall_sick", 0, 8, "plugin", 400)
+    assert broken(told(where, (gone, (*happens, 900)))) is None
