@@ -155,4 +155,4 @@ def test_what_is_installed_without_dependencies_has_all_that_it_needs() -> None:
             elif not need.specifier.contains(pinned[wanted]):
                 unmet.append(f"{name} needs {need}, and {pinned[wanted]} is locked")
     assert not unmet
-    assert bases == {"torch", "triton"}
+    assert bases <= {"torch", "triton"}  # the base's; not every lock has a package that needs them

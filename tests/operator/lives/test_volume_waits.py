@@ -161,4 +161,4 @@ async def test_what_was_put_right_since_is_not_told(what: str) -> None:
     }
     status = {"conditions": [scheduled], "containerStatuses": [waiting]}
     pod = {"metadata": {"name": "chat-1", "namespace": "default"}, "status": status}
-    assert (await with_volume_words(cluster, pod, pod_state(pod), None)).problem == expected
+    assert (await with_volume_words(cluster, pod, pod_state(pod), None)).health.problem == expected

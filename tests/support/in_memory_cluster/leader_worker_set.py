@@ -27,6 +27,7 @@ from tests.support.operator.merged_fields import copied
 
 _RETRY_SECONDS = 60.0
 _PREFIX = "leaderworkerset.sigs.k8s.io"
+_GROUP_INDEX = f"{_PREFIX}/group-index"
 
 
 def sync_leader_worker_sets(state: ClusterState) -> None:
@@ -40,6 +41,7 @@ def _sync(state: ClusterState, item: Manifest) -> None:
     try:
         pods = pods_by_number(state, _ensure_leaders(state, item, revision))
         for number, leader in pods.items():
+            leader["metadata"]["labels"][_GROUP_INDEX] = str(number)  # by its webhook
             if not leader["metadata"].get("deletionTimestamp"):
                 _ensure_workers(state, item, number, leader)
     except RefusedError as error:
@@ -170,5 +172,5 @@ def _leader(groups: Manifest, name: str) -> Manifest:
 def _labelled(template: Manifest, name: str, group: int) -> Manifest:
     made = copied(template)
     labels = made["metadata"].setdefault("labels", {})
-    labels |= {f"{_PREFIX}/name": name, f"{_PREFIX}/group-index": str(group)}
+    labels |= {f"{_PREFIX}/name": name, _GROUP_INDEX: str(group)}
     return dict(made)

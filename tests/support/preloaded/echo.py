@@ -13,15 +13,16 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.processes import command_of
+
 _ENDS = {"raise", "killed", "quiet"}
 
 
 def main() -> int | str | None:
-    own = psutil.Process()
     state = {
         "arguments": sys.argv[1:],
-        "command": [word for word in own.cmdline() if word],  # a copy's has room behind them
-        "parent": own.ppid(),
+        "command": command_of(psutil.Process()).split(),
+        "parent": os.getppid(),
         "group": os.getpgid(0),
         "environment": _environment(),
         "folder": str(Path.cwd()),
