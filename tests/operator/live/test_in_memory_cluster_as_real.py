@@ -53,6 +53,6 @@ def test_a_workload_comes_to_the_same_rest(seed: int, namespaced: LiveCluster) -
             return seen[0] == wanted
 
         try:
-            namespaced.wait("the same rest", same, seconds=60.0)
+            namespaced.wait("the same rest", same)
         except KubeError:
             assert seen[0] == wanted, "\n".join(done)
