@@ -48,8 +48,8 @@ def parts_of(suite: Suite, seed: int, texts: Mapping[str, str]) -> list[Part]:
         files = {
             "integration": [INTEGRATION],
             "engine": ["tests/engine", f"--ignore={INTEGRATION}", f"--ignore={KERNELS}"],
-            "kernels": [KERNELS],
             "operator": ["--ignore=tests/engine"],
+            "kernels": [KERNELS],
         }
     else:
         files = _files_with_whole(texts)
