@@ -224,7 +224,7 @@ class CountTokensRequest(RequestBody):
     )
     """Tools that the client runs."""
     tool_choice: MessagesToolChoice | None = None
-    """Which of them an answer may or must call."""
+    """Choose the tools that an answer may or must call."""
     thinking: MessagesThinking | None = None
     """Whether the model reasons."""
     output_config: OutputConfig | None = None
@@ -254,7 +254,7 @@ class MessagesRequest(CountTokensRequest):
     top_p: float | None = None
     """Draw from the likeliest tokens whose odds add up to this share."""
     top_k: Whole | None = None
-    """Draw from so many of the likeliest tokens."""
+    """Draw from this number of the likeliest tokens."""
 
     @property
     def compiles_grammar(self) -> bool:

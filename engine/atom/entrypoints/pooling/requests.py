@@ -33,7 +33,7 @@ class PoolingRequest(ServedBody):
     """Fields that all of them have. None means the server's default."""
 
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
-    """Keep so many tokens of each input; -1: as the context holds."""
+    """Keep this number of tokens of each input; -1: as the context holds."""
 
 
 class EmbeddingRequest(PoolingRequest):
@@ -89,9 +89,9 @@ class RerankRequest(PoolingRequest):
     top_n: Annotated[int, Field(ge=0)] | None = None
     """Number of the most relevant documents to return; all unless it is sent."""
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
-    """Read so many tokens of each document; all unless it is sent."""
+    """Read this number of tokens of each document; all unless it is sent."""
     max_tokens_per_query: Annotated[int, Field(ge=1)] | None = None
-    """Read so many tokens of the query; all unless it is sent."""
+    """Read this number of tokens of the query; all unless it is sent."""
     return_documents: bool | None = None
     """Return the documents' texts; true unless it is sent."""
     instruction: Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None = None

@@ -32,7 +32,7 @@ class SamplingFields(StrictModel):
     top_p: float | None = None
     """Draw from the likeliest tokens whose odds add up to this share; 1 for all."""
     top_k: Whole | None = None
-    """Draw from so many of the likeliest tokens; 0 or -1 for all."""
+    """Draw from this number of the likeliest tokens; 0 or -1 for all."""
     min_p: float | None = None
     """Leave out tokens less likely than this share of the likeliest one's odds."""
     seed: Whole | None = None

@@ -88,7 +88,7 @@ class CoreLink:
         self._core.add_requests(again)
 
     def die(self, reason: str) -> None:
-        """Fail what is open, since the engine process is gone, unless replicas continue it."""
+        """Fail the open requests, since the engine is gone, unless replicas continue them."""
         if not self._lifecycle.die(reason):
             return
         if self.handover is not None:

@@ -30,7 +30,7 @@ _KEPT = (
 
 
 def conditions(schema: Schema, path: Path, rewrite: Rewrite) -> list[Schema]:
-    """Return what the conditional keywords of a place ask of a value. Raises `SchemaError`."""
+    """Return the demands of a place's conditional keywords on a value. Raises `SchemaError`."""
     found = [
         _present(name, asked, (*path, keyword, name), rewrite)
         for keyword in _PRESENCE

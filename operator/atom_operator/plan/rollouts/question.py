@@ -25,7 +25,7 @@ class WantedPods:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Hold what would keep a new pod from being created, or a spare one from its volume."""
+    """Hold the refusals of a new pod, and of a spare one's volume."""
 
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     quota: QuotaRefusal | None = None  # of pods of the wanted revision, by a ResourceQuota
