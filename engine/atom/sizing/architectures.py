@@ -82,6 +82,7 @@ from atom.sizing.layers import ExpertsBlock, Stacking
 
 # Qwen3.5's plain checkpoints have a layer's experts in one tensor, its fp8 ones each apart.
 _QWEN35_BLOCK = ExpertsBlock(shared="shared_expert", stacking=Stacking.AS_FOUND)
+_QWEN35_MTP = MtpLayers(key="mtp_num_hidden_layers", prefix="mtp.")
 _GRANITE_BLOCK = ExpertsBlock(stacking=Stacking.OUTPUTS_FIRST, stacked_by=("compressed-tensors",))
 _GEMMA4_BLOCK = ExpertsBlock(name="moe", router="router", stacking=Stacking.AS_FOUND)
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
@@ -239,7 +240,7 @@ _ROWS = (
         "qwen3_5_text",
         "Qwen3.5",
         "hybrid.qwen_next",
-        Family(qwen3_5, mtp=MtpLayers(key="mtp_num_hidden_layers", prefix="mtp.")),
+        Family(qwen3_5, mtp=_QWEN35_MTP),
         silu_alone=True,
     ),
     Architecture(
@@ -250,7 +251,7 @@ _ROWS = (
         Family(
             qwen3_5_moe,
             experts_block=_QWEN35_BLOCK,
-            mtp=MtpLayers(key="mtp_num_hidden_layers", prefix="mtp."),
+            mtp=_QWEN35_MTP,
         ),
         silu_alone=True,
     ),

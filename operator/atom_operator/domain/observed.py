@@ -152,6 +152,19 @@ class PodState:
         """Return whether the pod has an HTTP server; a worker computes for a pod that has one."""
         return self.role != constants.ROLE_WORKER
 
+    @property
+    def leader_name(self) -> str:
+        """Name the leader of the pod's group: LeaderWorkerSet names a worker by its leader's name
+        and a number. A pod without a group leads itself."""
+        return self.name if self.serves else self.name.rpartition("-")[0]
+
+    @property
+    def group_number(self) -> int | None:
+        """Return the number of the group that the pod leads, with which its name ends; None if the
+        name ends otherwise."""
+        number = self.name.rpartition("-")[2]
+        return int(number) if number.isdecimal() else None
+
 
 @dataclass(frozen=True, slots=True)
 class EndedPod:

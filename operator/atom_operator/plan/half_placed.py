@@ -33,9 +33,8 @@ class HalfPlacedGroup:
     @property
     def turn(self) -> tuple[int, bool, float, int, str]:
         """Order groups: the first one keeps its pods longest."""
-        number = self.leader.name.rpartition("-")[2]
         age = self.since.timestamp()
-        index = int(number) if number.isdecimal() else 0
+        index = self.leader.group_number or 0
         return (-self.leader.placement.priority, not self.is_newest, age, index, self.leader.name)
 
 

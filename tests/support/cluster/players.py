@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from atom_operator.cluster.errors import ClusterError, RefusedError
 from atom_operator.cluster.port import ClusterPort
@@ -152,16 +152,6 @@ def live_writer(port: ClusterPort, cluster: LiveCluster) -> WritePlayer:
 # --- workloads ---------------------------------------------------------------------------------
 
 
-class WorkloadPlayer(Protocol):
-    """Plays a workload script."""
-
-    def play(self, step: Step) -> None: ...
-
-    def look(self) -> Answer | None:
-        """Return what there is at rest; None while a controller has not seen the last write."""
-        ...
-
-
 class InMemoryWorkload:
     """The cluster in memory, which comes to rest at each step."""
 
@@ -200,7 +190,8 @@ class InMemoryWorkload:
 
 
 class LiveWorkload:
-    """A namespace of a real cluster."""
+    """A namespace of a real cluster; `look` gives None while a controller has not seen the last
+    write."""
 
     def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster

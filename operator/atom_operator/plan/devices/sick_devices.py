@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from atom_operator import constants
 from atom_operator.domain import Manifest, Observed, PodState, SickPod
 from atom_operator.domain.resources import Resources
 from atom_operator.plan.eligibility import is_ready, taint_text, tolerates
@@ -124,13 +123,7 @@ def _said_by_plugin(
 
 def group_of(pod: PodState, pods: Iterable[PodState]) -> frozenset[str]:
     """Name the pods that go together: all of a group, since its controller recreates it whole."""
-    leader = _leader(pod)
-    return frozenset(each.name for each in pods if _leader(each) == leader)
-
-
-def _leader(pod: PodState) -> str:
-    """Name the leader: LeaderWorkerSet names workers by their leader's name and a number."""
-    return pod.name.rpartition("-")[0] if pod.role == constants.ROLE_WORKER else pod.name
+    return frozenset(each.name for each in pods if each.leader_name == pod.leader_name)
 
 
 def hindrance(observed: Observed, sick: Iterable[SickPod]) -> str | None:

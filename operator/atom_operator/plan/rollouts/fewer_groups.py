@@ -40,9 +40,9 @@ def _by_number(observed: Observed) -> Mapping[int, list[PodState]]:
     found: dict[int, list[PodState]] = {}
     for group in replicas_of(observed.pods):
         leader = next((pod for pod in group if pod.serves), None)
-        number = leader.name.rpartition("-")[2] if leader is not None else ""
-        if number.isdecimal():
-            found[int(number)] = list(group)
+        number = leader.group_number if leader is not None else None
+        if number is not None:
+            found[number] = list(group)
     return found
 
 

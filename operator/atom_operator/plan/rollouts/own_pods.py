@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from atom_operator import constants
 from atom_operator.domain import Observed, PodState
 
 
@@ -119,8 +118,7 @@ def replicas_of(pods: Iterable[PodState]) -> Sequence[Sequence[PodState]]:
     name."""
     found: Mapping[str, list[PodState]] = defaultdict(list)
     for pod in pods:
-        is_worker = pod.role == constants.ROLE_WORKER
-        found[pod.name.rpartition("-")[0] if is_worker else pod.name].append(pod)
+        found[pod.leader_name].append(pod)
     return list(found.values())
 
 
