@@ -184,6 +184,14 @@ class InMemoryWorkload:
     def _pods(self, image: str, *, ready: bool) -> list[Manifest]:
         return _chosen(self._state.all(POD), image, ready=ready)
 
+    def has_a_race(self) -> bool:
+        """Tell whether several ReplicaSets want more pods than the quota has: the set whose retry
+        comes first takes each free place, so a real cluster has several right rests from here."""
+        most = [int(item["spec"]["hard"]["pods"]) for item in self._state.all(RESOURCE_QUOTA)]
+        wanted = [item["spec"]["replicas"] for item in self._state.all(REPLICA_SET)]
+        several = len([count for count in wanted if count]) > 1
+        return several and any(sum(wanted) > limit for limit in most)
+
     def look(self) -> Answer | None:
         sets, pods = self._state.all(REPLICA_SET), self._state.all(POD)
         return _workload_shown(self.cluster.api.find(DEPLOYMENT, "web"), sets, pods)
