@@ -21,21 +21,20 @@ class MemoryPart:
 
 
 def memory_parts(capacity: Capacity | None) -> tuple[MemoryPart, ...]:
-    """Return the parts that add up to a device's memory, in the order in which it is given away;
-    empty if the device's memory is not known."""
+    """Return the parts that add up to the memory of one device, in the order of their allocation.
+
+    Tokens and blocks of a capacity count all copies of the model in a replica; every part here is
+    of one device. Empty if the device's memory is not known."""
     if capacity is None or not capacity.total_bytes:
         return ()
-    full_sequences = capacity.kv_tokens / capacity.max_model_len
-    cache = capacity.kv_tokens * capacity.kv_bytes_per_token
-    cache += int(full_sequences * capacity.kv_window_bytes)
     kept = "KV cache and states" if capacity.state_bytes else "KV cache"
     parts = [
         MemoryPart("weights", capacity.weights_bytes),
         MemoryPart("activations and runtime", capacity.reserve_bytes),
-        MemoryPart(kept, cache + capacity.state_bytes),
+        MemoryPart(kept, capacity.kv_cache_bytes + capacity.state_bytes),
     ]
     left = capacity.total_bytes - sum(part.size_bytes for part in parts)
-    return (*parts, MemoryPart("left free", max(0, left)))
+    return (*parts, MemoryPart("left free", left))
 
 
 def bar_lines(parts: Sequence[MemoryPart]) -> tuple[str, str]:

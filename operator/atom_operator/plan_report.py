@@ -121,7 +121,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         parts = memory_parts(verdict.capacity)
         if parts:
             bar, legend = bar_lines(parts)
-            yield f"memory, {size_text(verdict.capacity.total_bytes)}", bar
+            each = " each" if plan.engine.devices > 1 else ""
+            yield f"memory, {size_text(verdict.capacity.total_bytes)}{each}", bar
             yield "memory's parts", legend
     if plan.capacity.may_start:
         minutes = -(-plan.rollout.startup_budget_seconds // 60)

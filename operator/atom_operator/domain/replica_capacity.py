@@ -41,6 +41,7 @@ class Capacity:
     bounded_sequences: int = 0
     reserve_bytes: int = 0  # beside weights and KV cache; 0 if it is not reported
     total_bytes: int = 0  # of the device; 0 if it is not reported
+    kv_cache_bytes: int = 0  # of a device's blocks, whatever the copies; planned only
     startup: StartupTimes | None = None  # measured only
 
 

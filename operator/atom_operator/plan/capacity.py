@@ -309,6 +309,7 @@ def _capacity(
         state_bytes=layout.running_states_bytes(limits.max_num_seqs) + budget.checkpoint_bytes,
         reserve_bytes=reserve_bytes,
         total_bytes=total_bytes,
+        kv_cache_bytes=budget.num_blocks * budget.block_bytes,
     )
 
 

@@ -35,7 +35,7 @@ function memory({ total, tokens, parts }) {
     return piece;
   }));
   const legend = parts.map((part, index) => element("li", { class: `part-${index}` }, words[index]));
-  legend.push(element("li", {}, `${tokens.toLocaleString("en-US")} tokens of KV cache`));
+  legend.push(element("li", {}, `${tokens.toLocaleString("en-US")} tokens of KV cache in a replica`));
   return [bar, element("ul", { class: "legend", "aria-hidden": "true" }, ...legend)];
 }
 
