@@ -83,6 +83,18 @@ class Tokenizer:
         )
         return list(encoding.ids)
 
+    def encode_with_starts(
+        self, text: str, *, add_special_tokens: bool
+    ) -> tuple[list[int], list[int]]:
+        """Encode `text` as `encode` does, and return each token's first character in it as well."""
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids), [start for start, _ in encoding.offsets]
+
+    def token_id(self, text: str) -> int | None:
+        """Look up the id of the token that the vocabulary has as this text."""
+        found: int | None = self._tokenizer.token_to_id(text)
+        return found
+
     def has_far_more_than(self, count: int, text: str) -> bool:
         """Return whether a long text has more than twice `count` tokens, at the cost of encoding
         about that many. Encoding the whole text could take a thousand times its size in memory.
