@@ -184,7 +184,7 @@ def serve(folder: str, step_seconds: float) -> int:
                 listener,
                 PacedEngine(options, step_seconds),
                 stop_signals=(signal.SIGTERM,),
-                announce=lambda report: print(port, flush=True),
+                announce=lambda *_: print(port, flush=True),
             )
             return await process.run()
 

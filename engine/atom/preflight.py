@@ -1,13 +1,14 @@
-"""`atom preflight --devices N`: check that this container can use its AMD devices.
+"""`atom preflight`: check that this machine can serve models, or a container its AMD devices.
 
-The check reads the kernel's files (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no ROCm
-library. So it answers in milliseconds, and its one line is more specific than a runtime's error. An
-init container runs it; the line becomes the pod's termination message. Knows nothing of models.
+`--devices N` reads the kernel's files (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no
+ROCm library. So it answers in milliseconds, and its one line is more specific than a runtime's
+error. An init container runs it; the line becomes the pod's termination message. Knows nothing of
+models.
 
-`--check` and `--report` are for people, and load everything. `--check` lists the importable
-packages, the device and the backend of each kind of model. `--report` writes one file to attach to
-an issue: the machine, every operation on the card, compared and timed, and a small model compared
-with the CPU (self_test/).
+`--check`, the default, and `--report` are for people, and load everything. `--check` prints a
+verdict, the machine's facts and the backends of each kind of model. `--report` writes one file to
+attach to an issue: the machine, every operation on the card, compared and timed, and a small model
+compared with the CPU (self_test/).
 """
 
 from __future__ import annotations
@@ -98,12 +99,12 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
 
 
 def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
-    asked = parser.add_mutually_exclusive_group(required=True)
+    asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--devices", type=int, help="how many there have to be")
     asked.add_argument(
         "--check",
         action="store_true",
-        help="print the packages, devices and backends of this machine",
+        help="say whether models can be served here, and on which backends (the default)",
     )
     asked.add_argument(
         "--report",
@@ -124,11 +125,12 @@ def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_preflight(options: argparse.Namespace, root: Path = Path("/")) -> int:
-    """Return 0 after a line about the devices, or 1 after a line about the fault. With --check,
-    return 0 if every kind of model is computed here; with --report, if everything passed."""
+    """Return 0 after a line about the devices, or 1 after a line about the fault. With --check or
+    without a flag, return 0 if every kind of model is computed here; with --report, if everything
+    passed."""
     if options.report:
         return _try_everything(options.output)
-    if options.check:
+    if options.devices is None:
         return _say_what_is_used()
     try:
         found = check(options.devices, tuple(options.architectures.split(",")), root)
@@ -141,13 +143,13 @@ def run_preflight(options: argparse.Namespace, root: Path = Path("/")) -> int:
 
 
 def _say_what_is_used() -> int:
-    from atom.self_test.report import make_report, summary
+    from atom.self_test.check_table import print_check
+    from atom.self_test.report import make_report
     from atom.utils.device import detect_device
 
     device = detect_device("auto")
     report = make_report(device.type, device.torch_device, tries=False)
-    print(summary(report))
-    print(report.tools["amdsmi"])
+    print_check(report)
     return 1 if report.unserved else 0
 
 

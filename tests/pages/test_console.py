@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -10,12 +11,17 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, expect
 
+from atom.entrypoints.http.listener import listen
+from atom.entrypoints.swap.models_process import ModelsProcess
+from atom.entrypoints.swap.shared_device import Sharing
+from atom.entrypoints.swap.swap_policy import SwapRule
+from tests.engine.swap.models_yaml import models_in, write_models
 from tests.engine.tool_calls.echo import CHAT, TOOLS, echoing
 from tests.support.browser import Opened, opened
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.server.http_app import AppRig, serve_app
 from tests.support.server.server_process import server_process
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 pytestmark = pytest.mark.slow
 MODEL = Path(__file__).parents[2] / "examples/models/atom-tiny"
@@ -66,6 +72,59 @@ async def test_a_model_answers_and_the_engine_shows_it(tmp_path: Path) -> None:
             rows = page.get_by_role("table", name="Sequences that run at once, by their length")
             assert await rows.get_by_role("row").count() > 1
             assert found.faults == []
+
+
+@contextlib.asynccontextmanager
+async def two_models(folder: Path) -> AsyncIterator[str]:
+    """A server of two models; yields its address."""
+    for name in ("chat", "code"):
+        (folder / name).symlink_to(MODEL)
+    file = write_models(folder, ("chat", "code"))
+    file.write_text(file.read_text().replace("num-kv-blocks: 100", "num-kv-blocks: 300"))
+    models = models_in(file)
+    listener = listen("127.0.0.1", 0)
+    ready = asyncio.Event()
+    process = ModelsProcess(
+        models, Sharing(0.9, SwapRule(1.0, 0.0)), listener, announce=lambda _: ready.set()
+    )
+    running = asyncio.create_task(process.run())
+    async with asyncio.timeout(HANG_SECONDS):
+        await ready.wait()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    process.stop()
+    await asyncio.wait_for(running, HANG_SECONDS)
+
+
+async def test_a_reader_chooses_among_models(tmp_path: Path) -> None:
+    async with two_models(tmp_path) as url, opened(f"{url}/") as found:
+        page = found.page
+        choice = page.get_by_role("combobox", name="Model")
+        await expect(choice).to_have_value("chat")
+        for name in ("chat", "code"):
+            await choice.select_option(name)
+            await expect(page.get_by_role("banner")).to_contain_text(name)
+            async with page.expect_request(f"{url}{CHAT}") as asked:
+                log = await send(found, "What is ATOM?")
+            assert json.loads((await asked.value).post_data or "")["model"] == name
+            last = log.get_by_role("listitem").last
+            await expect(last).to_contain_text("ATOM serves large language models")
+            await expect(last).to_contain_text("tokens/s")
+        assert not any("server_info" in address for address in found.addresses)
+        assert found.faults == []
+
+
+async def test_a_model_without_chats_says_why(tmp_path: Path) -> None:
+    folder = write_model_folder(tmp_path, context_tokens=256)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    async with serve_app(build_test_config(folder)) as rig, console_of(rig) as found:
+        note = found.page.get_by_role("note")
+        await expect(note).to_contain_text("tiny has no chat template")
+        message = found.page.get_by_role("textbox", name="Message", exact=True)
+        await expect(message).to_be_hidden()
+        rows = found.page.get_by_role("table", name="Sequences that run at once, by their length")
+        await expect(rows).to_contain_text("25")
 
 
 async def test_settings_go_into_the_request(rig: AppRig) -> None:

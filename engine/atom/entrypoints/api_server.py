@@ -55,6 +55,7 @@ from atom.entrypoints.pooling.routes import POOLING_DOCUMENTED, pooling_routes
 from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers
 from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.responses.stored_routes import responses_routes
+from atom.entrypoints.startup.supported_endpoints import CHAT, COMPLETIONS
 from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.token_in_token_out.render import TOKENS_DOCUMENTED, render_routes
 from atom.errors import AtomError
@@ -204,6 +205,7 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
             created=state.created,
             max_model_len=model.max_model_len,
             vocab_size=model.vocab_size,
+            supported_endpoints=list(state.offer(engine).endpoints),
             weight_version=engine.pauses.weights_version,
         )
 
@@ -212,7 +214,13 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
         model = state.started_engine().config.model
         return model_info(name, created=state.created, max_model_len=model.max_model_len)
 
-    example = ModelCard(id="MODEL", created=0, max_model_len=32768, vocab_size=151936)
+    example = ModelCard(
+        id="MODEL",
+        created=0,
+        max_model_len=32768,
+        vocab_size=151936,
+        supported_endpoints=[CHAT, COMPLETIONS],
+    )
 
     @app.get(
         "/v1/models",

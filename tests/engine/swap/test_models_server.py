@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,21 @@ import pytest
 import pytest_asyncio
 
 from atom.entrypoints.http.listener import listen
+from atom.entrypoints.startup.next_steps import Address
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.entrypoints.swap.models_process import ModelsProcess
 from atom.entrypoints.swap.shared_device import Sharing
 from atom.entrypoints.swap.swap_policy import SwapRule
+from atom.model_engine.wire.engine_protocol import EngineReport
 from tests.engine.swap.models_yaml import models_in, write_models
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.processes import standing_still
+from tests.support.server.printed_steps import pasted_at
 from tests.support.waiting import HANG_SECONDS, within
 
 KEY = "key"
 NAMES = ("chat", "code", "math")
+OFFERS: list[Offer] = []
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,9 +50,12 @@ async def client(models_file: Path) -> AsyncIterator[httpx.AsyncClient]:
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     ready = asyncio.Event()
-    process = ModelsProcess(
-        models, Sharing(0.9, SwapRule(1.0, 0.0)), listener, announce=lambda reports: ready.set()
-    )
+
+    def announce(started: Sequence[tuple[EngineReport, Offer]]) -> None:
+        OFFERS[:] = [offer for _, offer in started]
+        ready.set()
+
+    process = ModelsProcess(models, Sharing(0.9, SwapRule(1.0, 0.0)), listener, announce=announce)
     running = asyncio.create_task(process.run())
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", timeout=HANG_SECONDS, verify=False,
@@ -101,6 +109,12 @@ async def test_each_model_answers_by_its_name_whoever_is_awake(client: httpx.Asy
     finished = (await client.get("/metrics")).text
     assert finished.count("# TYPE atom:requests_finished_total counter") == 1
     assert (await client.get("/health")).json() == {"status": "ok"}
+
+
+async def test_the_next_step_of_the_start_names_a_model(client: httpx.AsyncClient) -> None:
+    assert {offer.name for offer in OFFERS} == set(NAMES)
+    address = Address(str(client.base_url).rstrip("/"), needs_key=True)
+    assert json.loads(await pasted_at(address, OFFERS, KEY))["model"] in NAMES
 
 
 async def test_requests_for_all_at_once_are_answered(client: httpx.AsyncClient) -> None:

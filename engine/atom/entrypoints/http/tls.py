@@ -30,6 +30,11 @@ class TlsFiles:
     cert_reqs: int = int(ssl.CERT_NONE)
     ciphers: str = "TLSv1"
 
+    @property
+    def requires_certificates(self) -> bool:
+        """Return whether every client must have a certificate."""
+        return self.cert_reqs == ssl.CERT_REQUIRED
+
     def uvicorn_settings(self) -> dict[str, Any]:
         return {
             "ssl_certfile": self.certfile,

@@ -230,6 +230,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="The most tokens of a prompt and its answer together.")
     ]
     vocab_size: Annotated[int, Meta(description="How many tokens the model knows.")]
+    supported_endpoints: Annotated[
+        list[str],
+        Meta(description="The paths of the endpoints that the model answers, the usual one first."),
+    ]
     weight_version: Annotated[
         str | UnsetType,
         Meta(description="Of the model's weights, as answers name it in system_fingerprint."),

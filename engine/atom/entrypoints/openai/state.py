@@ -18,6 +18,7 @@ from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.openai.server_names import ServerNames
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
+from atom.entrypoints.startup.supported_endpoints import Offer, supported_endpoints
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState, EngineStatus
@@ -117,6 +118,12 @@ class ServerState:
     def served_names(self, engine: AsyncLLMEngine) -> tuple[str, ...]:
         """List the names by which requests may name the model."""
         return self.names or (engine.config.model.served_name,)
+
+    def offer(self, engine: AsyncLLMEngine) -> Offer:
+        """Return the model as clients can use it."""
+        has_template = engine.processor.has_chat_template
+        endpoints = supported_endpoints(engine.config.model, has_template=has_template)
+        return Offer(self.served_names(engine)[0], endpoints)
 
     def names_now(self) -> tuple[str, ...]:
         """List the names by which requests may name the model; none before it is known."""

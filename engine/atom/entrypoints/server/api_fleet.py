@@ -38,6 +38,7 @@ from atom.entrypoints.server.owner_messages import (
     to_line,
 )
 from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.startup.supported_endpoints import Offer, supported_endpoints
 from atom.errors import EngineDeadError
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.wire.core_port import CoreEvent, CoreFailed, CoreLost
@@ -67,7 +68,7 @@ class ApiFleet:
         options: ServerOptions,
         listeners: Sequence[socket.socket],
         stop_signals: Sequence[signal.Signals],
-        announce: Callable[[EngineReport], None],
+        announce: Callable[[EngineReport, Offer], None],
     ) -> None:
         """listeners: one for each HTTP process, on the same port."""
         # The model's time in the API, the same whichever process answers.
@@ -77,6 +78,7 @@ class ApiFleet:
         self._loop = asyncio.get_running_loop()
         self._stopping = StopRequests(stop_signals, lambda: None)
         self._progress: StartupProgress | None = None
+        self._offer: Offer | None = None
         self._report: asyncio.Future[EngineReport] = self._loop.create_future()
         self._failed: asyncio.Future[str] = self._loop.create_future()
         self._manager: CoreManager | None = None
@@ -113,7 +115,8 @@ class ApiFleet:
                     await self._unless_ended(self._all_ready.wait())
             if self._all_ready.is_set():
                 self._tell(AllReady())
-                self._announce(self._report.result())
+                assert self._offer is not None, "the model is open"
+                self._announce(self._report.result(), self._offer)
                 await self._unless_ended(asyncio.shield(self._lost))
                 if self._lost.done():
                     await self._end_without(self._lost.result())
@@ -149,8 +152,14 @@ class ApiFleet:
             listener.close()  # a connection that no process accepts is to be refused
 
     async def _open_model(self) -> Config:
-        """Open the model; the processor is made only to report its faults here, once."""
-        config, _ = await on_daemon_thread(lambda: open_model(self._options), name=OPENING_THREAD)
+        """Open the model; the processor is made only to report its faults and its endpoints here,
+        once."""
+        config, processor = await on_daemon_thread(
+            lambda: open_model(self._options), name=OPENING_THREAD
+        )
+        has_template = processor.has_chat_template
+        endpoints = supported_endpoints(config.model, has_template=has_template)
+        self._offer = Offer(config.model.served_name, endpoints)
         return config
 
     def _start_engine(self, config: Config) -> None:

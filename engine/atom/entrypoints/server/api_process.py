@@ -35,6 +35,7 @@ from atom.entrypoints.server.owner_messages import (
     from_line,
 )
 from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.errors import AtomError
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.other_nodes import ClientPorts
@@ -104,7 +105,7 @@ def _say_ports(ports: ClientPorts) -> None:
     os.write(sys.stdout.fileno(), LISTENS + msgspec.json.encode(ports) + b"\n")
 
 
-def _say_ready(report: EngineReport) -> None:
+def _say_ready(report: EngineReport, offer: Offer) -> None:
     os.write(sys.stdout.fileno(), READY + b"\n")
 
 

@@ -41,6 +41,7 @@ from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.server.engine_source import EngineSource
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.entrypoints.tracing.span_export import SpanExport
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -115,7 +116,7 @@ class HttpProcess:
         source: EngineSource,
         *,
         stop_signals: Sequence[signal.Signals] = (),
-        announce: Callable[[EngineReport], None],
+        announce: Callable[[EngineReport, Offer], None],
         alone: bool = True,
     ) -> None:
         """announce: called once requests are taken. stop_signals: those that `stop` is called by.
@@ -194,7 +195,7 @@ class HttpProcess:
                 if report.on_cpu:
                     yield_cores()
                 self._state.timeline.ready()
-                self._announce(report)
+                self._announce(report, self._state.offer(engine))
                 await self._until_stopped_or_dead(engine, serving)
             return await self._end_in_order(engine)
         finally:

@@ -23,7 +23,9 @@ from atom.entrypoints.server.api_fleet import ApiFleet
 from atom.entrypoints.server.engine_source import OPENING_THREAD, OwnEngine, WorkersEngine
 from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.server_options import ServerOptions
-from atom.entrypoints.startup.startup_table import Address, print_startup_table
+from atom.entrypoints.startup.next_steps import Address
+from atom.entrypoints.startup.startup_table import print_startup
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.utils.exhausted import too_few_files
 
@@ -57,15 +59,26 @@ def run_server(options: ServerOptions) -> int:
     return code
 
 
+def address_of(url: str, options: ServerOptions) -> Address:
+    """Return the address of a server with these options, which listens on `url`."""
+    tls = options.listen.tls
+    return Address(
+        url,
+        needs_key=bool(options.clients.num_keys),
+        console=options.listen.console,
+        client_certificate=tls is not None and tls.requires_certificates,
+    )
+
+
 async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
     url = url_of(
         listeners[0], tls=options.listen.tls is not None
     )  # while they are open here: several processes take them over
 
-    address = Address(url, needs_key=bool(options.clients.api_keys), console=options.listen.console)
+    address = address_of(url, options)
 
-    def announce(report: EngineReport) -> None:
-        print_startup_table(report, address, verbose=options.verbose)
+    def announce(report: EngineReport, offer: Offer) -> None:
+        print_startup([(report, offer)], address, verbose=options.verbose)
         logger.info("ready")
 
     if len(listeners) > 1:

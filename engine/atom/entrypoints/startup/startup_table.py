@@ -1,4 +1,4 @@
-"""The table that a server prints once when it is ready: model, device, capacity, and the next
+"""The table that a server prints when it is ready: model, device and capacity, and then the next
 steps.
 
 `startup_rows` and `next_steps` are pure; printing is one call around them.
@@ -7,42 +7,17 @@ steps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from atom.entrypoints.startup.next_steps import Address, next_steps
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.model_engine.wire.engine_protocol import EngineReport
 
 _LOG_COLUMNS = 140
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Address of a server that listens. needs_key: clients must send one. console: it has a
-    page at /."""
-
-    url: str
-    needs_key: bool = False
-    console: bool = True
-
-    @property
-    def reachable(self) -> str:
-        """Return an address that a terminal can open: of every address this machine's own."""
-        return self.url.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:")
-
-
-def next_steps(address: Address) -> Iterator[str]:
-    """Yield lines that suggest the next steps with a server."""
-    url = address.reachable
-    yield f"chat in a browser   {url}/" if address.console else f"the API's pages     {url}/docs"
-    key = ' -H "Authorization: Bearer $KEY"' if address.needs_key else ""
-    yield (
-        f"ask from a shell    curl {url}/v1/chat/completions{key} -H 'Content-Type: "
-        """application/json' -d '{"messages": [{"role": "user", "content": "Hello"}]}'"""
-    )
 
 
 def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[str, str]]:
@@ -96,19 +71,24 @@ class _Stderr(Console):
         self.quiet = True
 
 
-def print_startup_table(report: EngineReport, address: Address, *, verbose: bool = False) -> None:
-    """Print the start-up report on stderr, as every message of the programs."""
-    table = Table(title=f"ATOM {report.version}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for label, text in startup_rows(report, verbose=verbose):
-        table.add_row(label, text)
-    table.add_row("listens on", address.url)
+def print_startup(
+    models: Sequence[tuple[EngineReport, Offer]], address: Address, *, verbose: bool = False
+) -> None:
+    """Print the start-up report of each model, and then the next steps, on stderr, as every message
+    of the programs."""
     console = _Stderr(stderr=True)
     if not console.is_terminal:  # rich would assume 80 columns and fold rows of a pod's log
         console.width = _LOG_COLUMNS
-    console.print(table, markup=False)
-    for line in next_steps(address):  # not folded: a command is copied verbatim
+    for report, _ in models:
+        table = Table(title=f"ATOM {report.version}", show_header=False, title_justify="left")
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for label, text in startup_rows(report, verbose=verbose):
+            table.add_row(label, text)
+        table.add_row("listens on", address.url)
+        console.print(table, markup=False)
+    for line in next_steps(address, [offer for _, offer in models]):
+        # Not folded: a command is copied verbatim.
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -35,6 +35,7 @@ from atom.entrypoints.server.engine_source import OwnEngine
 from atom.entrypoints.server.http_process import HttpServer
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.entrypoints.swap.model_router import ModelRouter, RoutedModel
 from atom.entrypoints.swap.model_turns import HoldLimits, ModelTurns
 from atom.entrypoints.swap.models_metrics import models_metrics_routes
@@ -69,7 +70,7 @@ class ModelsProcess:
         listener: socket.socket,
         *,
         stop_signals: Sequence[signal.Signals] = (),
-        announce: Callable[[Sequence[EngineReport]], None],
+        announce: Callable[[Sequence[tuple[EngineReport, Offer]]], None],
     ) -> None:
         """announce: called once requests are taken."""
         self._models = models
@@ -148,24 +149,25 @@ class ModelsProcess:
         to stop."""
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         try:
-            reports = await self._stopping.unless_stopped(self._start())
-            if reports is not None:
+            started = await self._stopping.unless_stopped(self._start())
+            if started is not None:
                 self._timeline.ready()
-                self._announce(reports)
+                self._announce(started)
                 await self._until_stopped_or_dead(serving)
                 await self._drain()
             return 1 if self._stopping.stop_now.is_set() else 0
         finally:
             await self._close(serving)
 
-    async def _start(self) -> list[EngineReport]:
+    async def _start(self) -> list[tuple[EngineReport, Offer]]:
         """Start the models one after the other, each with room for the next."""
-        reports = []
+        started = []
         first = sorted(self._models, key=lambda each: not each.sharing.pinned)
         for index, model in enumerate(first):
             name = model.sharing.name
             engine = await self._open(model)
-            reports.append(await engine.wait_ready())
+            report = await engine.wait_ready()
+            started.append((report, self._states[name].offer(engine)))
             self._device.set_awake(name, time.monotonic())
             next_share = max((each.sharing.share for each in first[index + 1 :]), default=0.0)
             left = self._capacity - self._device.awake_share
@@ -178,7 +180,7 @@ class ModelsProcess:
         limits = HoldLimits(most, options.limits.request_timeout_seconds)
         engines = {name: self._engine(name) for name in self._states}
         self._router.turns = ModelTurns(self._device, engines, limits)
-        return reports
+        return started
 
     async def _open(self, model: ServedModel) -> AsyncLLMEngine:
         state = self._states[model.sharing.name]

@@ -22,8 +22,9 @@ from atom.entrypoints.process.process_conduct import (
     yield_cores,
 )
 from atom.entrypoints.server.engine_source import OPENING_THREAD
-from atom.entrypoints.server.run_server import LEAST_OPEN_FILES, STOP_SIGNALS
-from atom.entrypoints.startup.startup_table import Address, print_startup_table
+from atom.entrypoints.server.run_server import LEAST_OPEN_FILES, STOP_SIGNALS, address_of
+from atom.entrypoints.startup.startup_table import print_startup
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.entrypoints.swap.models_process import ModelsProcess, ServedModel
 from atom.entrypoints.swap.shared_device import Sharing
 from atom.model_engine.wire.engine_protocol import EngineReport
@@ -56,16 +57,15 @@ def run_models(models: Sequence[ServedModel], sharing: Sharing) -> int:
 async def _run(models: Sequence[ServedModel], sharing: Sharing, listener: socket.socket) -> int:
     options = models[0].options
     url = url_of(listener, tls=options.listen.tls is not None)
-    address = Address(url, needs_key=bool(options.clients.api_keys), console=options.listen.console)
+    address = address_of(url, options)
 
-    def announce(reports: Sequence[EngineReport]) -> None:
+    def announce(started: Sequence[tuple[EngineReport, Offer]]) -> None:
         spare_the_collector()
         switch_threads_soon()
-        if reports[0].on_cpu:
+        if started[0][0].on_cpu:
             yield_cores()
-        for report in reports:
-            print_startup_table(report, address, verbose=options.verbose)
-        logger.info("ready: %d models", len(reports))
+        print_startup(started, address, verbose=options.verbose)
+        logger.info("ready: %d models", len(started))
 
     process = ModelsProcess(models, sharing, listener, stop_signals=STOP_SIGNALS, announce=announce)
     return await process.run()

@@ -79,6 +79,11 @@ class InputOutputProcessor:
             if misfit:
                 logger.warning("%s", misfit)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Return whether conversations can be rendered as prompts."""
+        return self._chat_template is not None
+
     def template_names(self, variable: str) -> bool:
         """Return whether the chat template reads a variable of this name."""
         return self._chat_template is not None and variable in self._chat_template.variables

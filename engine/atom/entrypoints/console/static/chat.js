@@ -2,6 +2,7 @@
 
 import { ApiError, chat } from "./api.js";
 import { byId, element, numberIn, seconds } from "./dom.js";
+import { chosenModel } from "./models.js";
 
 const said = []; // messages as the API takes them
 let running = null; // AbortController of the answer that comes
@@ -52,6 +53,7 @@ function request() {
   const system = byId("system").value.trim();
   const tools = byId("tools").value.trim();
   const body = {
+    model: chosenModel() ?? undefined,
     messages: [...(system ? [{ role: "system", content: system }] : []), ...said],
     temperature: numberIn("temperature"),
     top_p: numberIn("top-p"),

@@ -3,6 +3,7 @@
 import { getJson, getText, health } from "./api.js";
 import { byId, bytes, element, fill, percent, seconds, whole } from "./dom.js";
 import { median, parse, rate } from "./figures.js";
+import { severalModels, showModels } from "./models.js";
 
 const POLL_MS = 2000;
 const TRACE_POINTS = 60;
@@ -25,7 +26,7 @@ async function look() {
   if (!state || state.status === "starting") return;
   try {
     showFigures(parse(await getText("metrics")));
-    if (!infoShown) showInfo(await getJson("server_info"));
+    if (!infoShown) await showInfo();
   } catch (error) {
     lastReason = error.message; // it ends: the next look says more
   }
@@ -102,9 +103,12 @@ function trace(speed) {
   byId("trace").querySelector("polyline").setAttribute("points", points.join(" "));
 }
 
-function showInfo(info) {
-  byId("model").textContent = info.served_model_name;
-  document.title = `${info.served_model_name} · ATOM`;
+async function showInfo() {
+  await showModels();
+  infoShown = true;
+  byId("room").hidden = severalModels();
+  if (severalModels()) return; // each has facts of its own, and to ask for them would wake it up
+  const info = await getJson("server_info");
   byId("room-rows").replaceChildren(...info.concurrency.map((row) =>
     element("tr", {}, element("td", {}, whole(row.context_tokens)), element("td", {}, whole(row.sequences)))));
   fill(byId("facts"), [
@@ -114,5 +118,4 @@ function showInfo(info) {
     ["Device", info.device],
     ["Started in", info.startup_seconds ? seconds(info.startup_seconds) : "–"],
   ]);
-  infoShown = true;
 }

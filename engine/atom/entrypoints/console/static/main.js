@@ -1,9 +1,10 @@
 // Puts the page's parts together; asks for the key where the server wants one.
 
-import { ApiError, getJson, key } from "./api.js";
+import { ApiError, key } from "./api.js";
 import { startChat } from "./chat.js";
 import { byId } from "./dom.js";
 import { startEngine } from "./engine.js";
+import { showModels, startModels } from "./models.js";
 
 const WIDE = matchMedia("(min-width: 861px)");
 
@@ -16,7 +17,7 @@ function needsKey(message) {
 
 async function tryKey() {
   try {
-    await getJson("v1/models");
+    await showModels();
     byId("key-form").hidden = true;
     return true;
   } catch (error) {
@@ -34,5 +35,6 @@ byId("key-form").addEventListener("submit", async (event) => {
 
 for (const id of ["settings", "engine", "room"]) byId(id).open = WIDE.matches;
 startChat({ needsKey: () => needsKey("This key is not the right one") });
+startModels();
 startEngine();
 tryKey();

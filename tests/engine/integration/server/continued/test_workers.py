@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.paced_engines import paced
+from tests.support.server.printed_steps import pasted
 from tests.support.server.server_process import PEERS, ServerProcess, reserved_port, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
 from tests.support.waiting import HANG_SECONDS, wait_until
@@ -83,6 +84,8 @@ def test_streams_outlive_a_worker_that_is_killed_without_notice(
         assert front.server.metric("requests_continued_total") > 0
         assert StreamedAnswers(front.server.url, ASKED[:2]).end() == calm[:2]
         assert not front.server.engine_processes()
+        wait_until(lambda: "ask from a shell" in front.server.log, "the start is told")
+        assert pasted(front.server.log), "the next step of its start works"
         last = front.workers[1]
         assert last.metric("requests_running") == last.metric("kv_cache_blocks_used") == 0
 

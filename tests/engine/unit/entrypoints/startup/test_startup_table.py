@@ -7,19 +7,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from atom.entrypoints.startup.next_steps import Address, next_steps
 from atom.entrypoints.startup.startup_table import (
-    Address,
     bytes_text,
-    next_steps,
-    print_startup_table,
+    print_startup,
     startup_rows,
 )
+from atom.entrypoints.startup.supported_endpoints import Offer
 from atom.model_engine.wire.engine_protocol import EngineReport
 from tests.support.engine_core.front_half import (
     build_test_config,
     engine_report,
     write_model_folder,
 )
+
+CHATS = Offer("tiny", ("/v1/chat/completions", "/v1/completions"))
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_parallelism_shows_when_there_is_any(report: EngineReport) -> None:
 def test_a_log_without_a_terminal_gets_whole_rows(
     report: EngineReport, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_startup_table(report, Address("http://0.0.0.0:8000"))
+    print_startup([(report, CHATS)], Address("http://0.0.0.0:8000"))
     printed = capsys.readouterr().err
     assert "http://0.0.0.0:8000" in printed
     kv_row = next(line for line in printed.splitlines() if "1,600 tokens" in line)
@@ -62,17 +64,18 @@ def test_a_log_without_a_terminal_gets_whole_rows(
 def test_what_follows_the_table_can_be_opened_and_pasted_as_it_stands(
     report: EngineReport, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_startup_table(report, Address("http://0.0.0.0:8000", needs_key=True))
+    print_startup([(report, CHATS)], Address("http://0.0.0.0:8000", needs_key=True))
     browser, shell = capsys.readouterr().err.splitlines()[-2:]
     assert browser.endswith(" http://127.0.0.1:8000/")
     words = shlex.split(shell.partition("shell")[2])
-    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert words[0] == "curl"
+    assert "http://127.0.0.1:8000/v1/chat/completions" in words
     assert json.loads(words[-1])["messages"]
     assert "Authorization: Bearer $KEY" in words
 
 
 def test_every_address_of_ipv6_is_shown_as_one_that_opens() -> None:
-    browser, shell = next_steps(Address("https://[::]:8000", console=False))
+    browser, shell = next_steps(Address("https://[::]:8000", console=False), [CHATS])
     assert browser.endswith(" https://[::1]:8000/docs")
     assert "Authorization" not in shell
 
