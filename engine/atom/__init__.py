@@ -30,4 +30,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'atom' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PUBLIC[name]), name)
+    try:
+        return getattr(import_module(_PUBLIC[name]), name)
+    except ModuleNotFoundError as error:
+        from atom.missing_packages import missing_package
+
+        lacking = missing_package(error, f"atom.{name}")
+        if lacking is None:
+            raise
+        raise ImportError(lacking, name=error.name) from None

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atom.missing_packages import missing_package
 from atom.utils.kfd_topology import TOPOLOGY, read_nodes
 
 # gfx names that this engine's ROCm image is built for (images/engine/Dockerfile.rocm; a test
@@ -95,7 +96,15 @@ def _require_access(path: Path) -> None:
 def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
     add_preflight_arguments(parser)
-    return run_preflight(parser.parse_args(arguments), root)
+    options = parser.parse_args(arguments)
+    try:
+        return run_preflight(options, root)
+    except ModuleNotFoundError as error:
+        lacking = missing_package(error, "atom.preflight")
+        if lacking is None:
+            raise
+        print(f"preflight: {lacking}", file=sys.stderr)
+        return 1
 
 
 def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,14 +14,28 @@ import os
 import sys
 from collections.abc import Sequence
 
-from atom_operator import check_command, constants, plan_command
+from atom_operator import constants
+from atom_operator.installation import tell_missing, version_line
 from atom_operator.settings import PREFIX, OperatorSettings, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal ends it; 2 for a wrong setting."""
-    options = _parser().parse_args(arguments)
+    """Run until a signal ends it; 2 for a wrong setting or a package that is not installed."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:  # without the packages that commands need
+        print(version_line("atom-operator"))
+        return 0
+    try:
+        return _command(words)
+    except ModuleNotFoundError as error:
+        return tell_missing(error, "atom-operator")
+
+
+def _command(words: Sequence[str]) -> int:
+    options = _parser().parse_args(words)
     if options.command == "plan":
+        from atom_operator import plan_command
+
         return plan_command.run(options)
     try:
         settings = OperatorSettings.from_env(os.environ)
@@ -31,17 +45,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.namespace:
         settings = dataclasses.replace(settings, namespaces=tuple(options.namespace))
     if options.command == "check":
+        from atom_operator import check_command
+
         return check_command.run(options, settings)
     _run(settings)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
+    from atom_operator import check_command, plan_command
+
     parser = argparse.ArgumentParser(
         prog="atom-operator",
         description=f"Reconciles {constants.KIND}s ({constants.API_VERSION}) into engine pods.",
         epilog=f"Settings come from the environment ({PREFIX}*); see the chart's values.",
     )
+    parser.add_argument("--version", action="version", version=version_line("atom-operator"))
     parser.add_argument(
         "--namespace",
         action="append",

@@ -7,11 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from atom_operator import plan_command
+from atom_operator.installation import tell_missing, version_line
 from atom_operator.plugin import completion
-from atom_operator.plugin.commands import add_commands, add_global_flags
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
-from atom_operator.plugin.output import width, wrapped
 
 _INTERRUPTED = 130  # as shells expect after Ctrl-C
 _PIPE_CLOSED = 141  # and after SIGPIPE
@@ -22,11 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 not ready or cannot start, 2 an error
     (one line on stderr), 130 interrupted, 141 the reader of the output has gone."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:  # without the packages that commands need
+        print(version_line("kubectl-atom"))
+        return 0
     try:
         code = _complete(words[1:]) if words[:1] == [_COMPLETE] else _run(words)
         sys.stdout.flush()
         return code
+    except ModuleNotFoundError as error:
+        return tell_missing(error, "kubectl-atom")
     except KubectlError as error:
+        from atom_operator.plugin.output import width, wrapped
+
         for part in wrapped(f"error: {error}", width()):
             print(part, file=sys.stderr)
         return 2
@@ -45,6 +50,8 @@ def complete() -> int:
 def _run(words: Sequence[str]) -> int:
     options = _parser().parse_args(words)
     if options.command == "plan":
+        from atom_operator import plan_command
+
         return plan_command.run(options)
     if options.command == "completion":
         print(completion.script(options.shell), end="")
@@ -65,6 +72,8 @@ def _kubectl(options: argparse.Namespace) -> Kubectl:
 
 
 def _complete(words: Sequence[str]) -> int:
+    from atom_operator.plugin.commands import add_global_flags
+
     globals_only = argparse.ArgumentParser(add_help=False)
     add_global_flags(globals_only)
     try:
@@ -77,9 +86,13 @@ def _complete(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from atom_operator import plan_command
+    from atom_operator.plugin.commands import add_commands, add_global_flags
+
     parser = argparse.ArgumentParser(
         prog="kubectl atom", description="AtomDeployments, for the people who run them."
     )
+    parser.add_argument("--version", action="version", version=version_line("kubectl-atom"))
     add_global_flags(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     plan = commands.add_parser(

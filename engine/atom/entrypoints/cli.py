@@ -23,6 +23,7 @@ from atom.entrypoints.replay import add_replay_arguments, run_replay
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.entrypoints.server_args import add_log_level
 from atom.errors import AtomError
+from atom.missing_packages import missing_package
 from atom.preflight import add_preflight_arguments, run_preflight
 from atom.utils.exhausted import exhausted
 
@@ -42,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_standard_streams()
     parser = build_parser()
     if COMPLETING in os.environ:  # a shell asks for the next word
-        from argcomplete import autocomplete
-
-        autocomplete(parser)
+        _complete(parser)
     args = parser.parse_args(argv)
     if getattr(args, "download_dir", None):
         # Before the hub's library is loaded, which reads it once; our processes inherit it.
@@ -61,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
         return _PIPE_CLOSED
+    except ModuleNotFoundError as error:
+        lacking = missing_package(error, "this command")
+        if lacking is None or args.log_level == "debug":
+            raise
+        print_error(lacking)
+        return 1
     except Exception as error:
         known = exhausted(error)
         if known is None or args.log_level == "debug":
@@ -105,6 +110,16 @@ def build_parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=SHELLS, help="bash: source <(atom completion bash)")
     completion.set_defaults(run=print_completion, log_level="warning")
     return parser
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell, and end. A shell shows no error, so without the package there is no
+    answer."""
+    try:
+        from argcomplete import autocomplete
+    except ModuleNotFoundError:
+        sys.exit(1)
+    autocomplete(parser)
 
 
 def print_completion(args: argparse.Namespace) -> int:

@@ -92,7 +92,9 @@ POINTS: tuple[Point, ...] = (
 
 
 def require_uvicorn() -> None:
-    """Raises `UvicornError` that names every missing point."""
+    """Raises `UvicornError` that names every missing point, and ModuleNotFoundError if uvicorn is
+    not installed."""
+    importlib.import_module("uvicorn")
     missing = [point for point in POINTS if not point.is_there()]
     if missing:
         lines = [f"  {point.place} {point.name}: {point.purpose}" for point in missing]

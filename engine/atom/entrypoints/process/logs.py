@@ -62,7 +62,7 @@ def flush_logs() -> None:
             handler.writer.stop()
 
 
-def print_error(error: Exception) -> None:
+def print_error(error: Exception | str) -> None:
     """Print the error that ends the program to stderr, after all log records: it is the last
     line."""
     flush_logs()
