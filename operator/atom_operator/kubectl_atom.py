@@ -53,6 +53,10 @@ def _run(words: Sequence[str]) -> int:
         from atom_operator import plan_command
 
         return plan_command.run(options)
+    if options.command == "advise":
+        from atom_operator import advise_command
+
+        return advise_command.run(options)
     if options.command == "completion":
         print(completion.script(options.shell), end="")
         return 0
@@ -86,7 +90,7 @@ def _complete(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from atom_operator import plan_command
+    from atom_operator import advise_command, plan_command
     from atom_operator.plugin.commands import add_commands, add_global_flags
 
     parser = argparse.ArgumentParser(
@@ -99,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
         "plan", help="print what the operator would decide about a manifest, without a cluster"
     )
     plan_command.add_arguments(plan)
+    advice = commands.add_parser(
+        "advise", help="say what to buy for a load, and how to run it, without a cluster"
+    )
+    advise_command.add_arguments(advice)
     add_commands(commands)
     shell = commands.add_parser(
         "completion", help="print what a shell sources to complete kubectl-atom"

@@ -1,7 +1,8 @@
-"""EngineForm: one copy of a model on its devices, as the engine would run it: blocks, rows, limits.
+"""EngineForm: one copy of a model on its devices as the engine would run it: its blocks and limits.
 
-The blocks come from the plan of memory (`room`), or from an engine that reported them. The scheduler
-is built by the engine's own `build_scheduler`, from the same two values that a served engine gives it. Torch-free.
+The blocks come from the plan of memory (`room`), or from an engine that reported them. The
+scheduler is built by the engine's own `build_scheduler`, from the same two values that a served
+engine gives it. Torch-free.
 """
 
 from __future__ import annotations

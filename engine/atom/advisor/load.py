@@ -10,14 +10,47 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 
 from atom.advisor.errors import AdviceError
-from atom.advisor.simulation import Due
+from atom.advisor.simulation import Due, Load
 
 _LARGEST_TOKEN = 2**31 - 1  # of a simulated prompt: the vocabulary does not matter
+_LEAST_REQUESTS, _MOST_REQUESTS, _SIMULATED_SECONDS = 100, 200, 60.0
 _EXAMPLE = "rate=3/s,in=4000,out=500,prefix=0.6"
+
+
+class Countable(Load, Protocol):
+    """A load with the number of its prompts' tokens."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+class Demand(Protocol):
+    """The load of a question. rate: requests per second, on average; longest: tokens of the longest
+    request; computed_tokens: of a prompt that no cache has, on average; notes: about what a
+    simulation of it can show."""
+
+    @property
+    def rate(self) -> float: ...
+    @property
+    def input_tokens(self) -> float: ...
+    @property
+    def output_tokens(self) -> float: ...
+    @property
+    def computed_tokens(self) -> float: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def share(self, pods: int, scale: float) -> tuple[Countable, int]:
+        """Return the requests that have to be simulated for so many pods, and how many of the pods
+        serve them. scale: multiplies the rate."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +69,30 @@ class RateLoad:
     @property
     def longest(self) -> int:
         """Return the tokens of the longest request, answer included."""
-        return self._most(self.input_tokens) + self._most(self.output_tokens)
+        return sum(_most(tokens, self.spread) for tokens in (self.input_tokens, self.output_tokens))
 
     @property
-    def longest_prompt(self) -> int:
-        return self._most(self.input_tokens)
+    def computed_tokens(self) -> float:
+        """Return the prompt tokens of a request that no cache has."""
+        return self.input_tokens * (1.0 - self.prefix)
 
-    def _most(self, tokens: int) -> int:
-        return int(tokens * (1.0 + self.spread) + 0.5)
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
 
-    def drawn(self, count: int, rate: float, seed: int = 0) -> DrawnLoad:
-        """Draw so many requests at another rate, in requests per second. The same seed gives the
-        same requests, and arrivals that differ by the ratio of the rates alone."""
-        return DrawnLoad(self, count, rate, seed)
+    def share(self, pods: int, scale: float) -> tuple[Countable, int]:
+        """Return the requests of one pod: a Service divides Poisson arrivals into such."""
+        rate = self.rate * scale / pods
+        count = min(_MOST_REQUESTS, max(_LEAST_REQUESTS, round(_SIMULATED_SECONDS * rate)))
+        return DrawnLoad(self, count, rate), 1
 
 
 class DrawnLoad:
     """Implements Load for a rate."""
 
-    def __init__(self, load: RateLoad, count: int, rate: float, seed: int) -> None:
+    def __init__(self, load: RateLoad, count: int, rate: float, seed: int = 0) -> None:
+        """seed: the same one gives the same requests, and arrivals that differ by the ratio of the
+        rates alone."""
         source = random.Random(seed)
         gaps = [source.expovariate(1.0) / rate for _ in range(count)]
         self.dues: Sequence[Due] = [Due(at) for at in itertools.accumulate(gaps)]
@@ -74,6 +112,10 @@ class DrawnLoad:
 
     def output_tokens(self, place: int) -> int:
         return self._outputs[place]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(self._inputs)
 
     def _tokens(self, key: tuple[int, int], count: int) -> list[int]:
         if not count:
@@ -106,6 +148,10 @@ def parse_load(text: str) -> RateLoad:
         prefixes=_whole("prefixes", values.get("prefixes", "8")),
         spread=_share("spread", values.get("spread", "0")),
     )
+
+
+def _most(tokens: int, spread: float) -> int:
+    return int(tokens * (1.0 + spread) + 0.5)
 
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}

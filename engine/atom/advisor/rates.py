@@ -1,6 +1,6 @@
-"""Rates: the share of a card's peaks that operations reach, and the seconds that steps take besides.
+"""Rates: the share of a card's peaks that operations reach, and the further seconds of steps.
 
-A table is measured on a card (`python -m benchmarks.gpu --rates FILE`) and lies in
+A table is measured on a card, and lies in
 `atom/sizing/rates/`, one file a card. A card without a table borrows that of a card of the same
 vendor (transported), and without one has assumed rates (physics); either widens the error. The
 error of a table is that of steps of a shape that its fit has not seen. Reads files; no clock.
@@ -41,7 +41,7 @@ _TRANSPORTED_FACTOR, _TRANSPORTED_MORE = 2.0, 0.1
 
 
 class Evidence(enum.StrEnum):
-    """Where rates come from: a table of this card, a table of a card of its vendor, or none."""
+    """The source of rates: a table of this card, a table of a card of its vendor, or none."""
 
     MEASURED = "measured"
     TRANSPORTED = "transported"
@@ -92,8 +92,8 @@ class StepError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RatesSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured: when, on which device, with which versions, and how many steps of which
-    shapes; load: of the machine in processes, if it was not idle."""
+    """Describe a measurement: its date, device and versions, and how many steps of which shapes;
+    load: of the machine in processes, if it was not idle."""
 
     date: str
     device: str
@@ -155,8 +155,7 @@ def read_table(place: Place) -> RatesFile:
         table = msgspec.json.decode(place.read_bytes(), type=RatesFile)
     except (OSError, msgspec.DecodeError) as error:
         raise AdviceError(
-            f"{place}: is no table of rates ({error}); write one with python -m benchmarks.gpu "
-            "--rates FILE"
+            f"{place}: is no table of rates ({error}); docs/guides/advisor.md describes tables"
         ) from error
     for problem in _problems(table):
         raise AdviceError(f"{place}: {problem}; measure the card again")
@@ -198,6 +197,8 @@ class Tables:
         AdviceError."""
         found: dict[str, RatesFile] = {}
         for folder in folders:
+            if not folder.is_dir():
+                raise AdviceError(f"{folder}: is no folder of tables; give a folder with *.json")
             places = sorted(folder.iterdir(), key=lambda each: each.name)
             for place in places:
                 if place.name.endswith(".json"):

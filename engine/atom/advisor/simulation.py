@@ -1,7 +1,7 @@
 """Simulate engines under a load: the engine's own scheduler and step pipeline, on a virtual clock.
 
 Each engine has its own clock and moves from step to step; the one whose clock is earliest goes
-next. Requests go to the engine with the fewest open tokens, by the router of data-parallel ranks.
+next. The router of data-parallel ranks chooses the engine of a request.
 Chunks, preemptions, prefix hits and waiting are therefore those of a served engine; only the
 seconds of a step are predicted.
 """
@@ -22,11 +22,12 @@ from atom.model_engine.request import Request
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.request_router import RequestRouter
 from atom.sampling_params import SamplingParams
+from atom.sizing.options.parallelism import RoutingPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When a request arrives: not before at_seconds, and delay_seconds after the last answer of
+    """The arrival of a request: not before at_seconds, and delay_seconds after the last answer of
     `after`, which are places of earlier requests."""
 
     at_seconds: float = 0.0
@@ -35,8 +36,8 @@ class Due:
 
 
 class Load(Protocol):
-    """The requests of a simulation, by place. Prompts are made when they arrive, since all of a long
-    trace together would not fit into memory."""
+    """The requests of a simulation, by place. Prompts are made when they arrive, since all of a
+    long trace together would not fit into memory."""
 
     @property
     def dues(self) -> Sequence[Due]: ...
@@ -57,7 +58,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one request felt, in seconds. ttft: from its arrival to its first token; last: of its
+    """The times of one request, in seconds. ttft: from its arrival to its first token; last: of its
     last token, from the start of the simulation; cached: prompt tokens that the prefix cache
     had."""
 
@@ -89,6 +90,7 @@ class Outcome:
     busy_seconds: float
     kv_use: tuple[float, float]
     preemptions: int
+    engines: int
     stopped_early: bool = False
 
 
@@ -153,33 +155,29 @@ class _Records:
 Decided = Callable[[int, Served], bool]
 
 
-def simulate(
-    form: EngineForm,
-    step_seconds: StepSeconds,
-    load: Load,
-    engines: int = 1,
-    server: Server = Server(),
-    decided: Decided | None = None,
-) -> Outcome:
-    """Serve a load by so many equal engines, from the first arrival to the last token. decided:
-    ends the simulation early, whose requests under way then count as not served."""
-    return _Simulation(form, step_seconds, load, engines, server).run(decided)
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Equal engines behind one address. routing: which engine serves a request."""
+
+    form: EngineForm
+    step_seconds: StepSeconds
+    engines: int = 1
+    server: Server = Server()
+    routing: RoutingPolicy = "least_tokens"
+
+
+def simulate(fleet: Fleet, load: Load, decided: Decided | None = None) -> Outcome:
+    """Serve a load, from the first arrival to the last token. decided: ends the simulation early,
+    whose requests under way then count as not served."""
+    return _Simulation(fleet, load).run(decided)
 
 
 class _Simulation:
-    def __init__(
-        self,
-        form: EngineForm,
-        step_seconds: StepSeconds,
-        load: Load,
-        engines: int,
-        server: Server,
-    ) -> None:
-        self._form = form
+    def __init__(self, fleet: Fleet, load: Load) -> None:
         self._load = load
-        self._server = server
-        self._engines = [Engine(form, step_seconds) for _ in range(engines)]
-        self._router = RequestRouter(engines, "least_tokens")
+        self._server = fleet.server
+        self._engines = [Engine(fleet.form, fleet.step_seconds) for _ in range(fleet.engines)]
+        self._router = RequestRouter(fleet.engines, fleet.routing)
         self._records = _Records()
         self._due: list[tuple[float, int]] = []
         self._awaited = [len(set(due.after)) for due in load.dues]
@@ -274,6 +272,7 @@ class _Simulation:
             busy_seconds=busy,
             kv_use=(held / busy if busy else 0.0, max(engine.kv_most for engine in self._engines)),
             preemptions=sum(engine.scheduler.stats().preemptions_total for engine in self._engines),
+            engines=len(self._engines),
             stopped_early=stopped,
         )
 

@@ -20,8 +20,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepShape:
-    """contexts: int64 [decodes], tokens that the newest token of each decode attends to, itself
-    included; decode_tokens: of all decodes, drafts included; sampled: rows that get logits."""
+    """The rows of a step. contexts: int64 [decodes], tokens that the newest token of each decode
+    attends to, itself included; decode_tokens: of all decodes, drafts included; sampled: rows that
+    get logits."""
 
     contexts: NDArray[np.int64]
     decode_tokens: int

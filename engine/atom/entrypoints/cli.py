@@ -1,5 +1,5 @@
-"""`atom`: serve, generate, batch, bench, replay, preflight, completion. Parses, dispatches, and
-makes errors one line each.
+"""`atom`: serve, generate, batch, bench, advise, replay, preflight, completion. Parses,
+dispatches, and makes errors one line each.
 
 Torch-free and quick to import: what a command needs is imported when it runs.
 """
@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 import atom
+from atom.entrypoints.advise import add_advise_arguments, run_advise
 from atom.entrypoints.batch import add_batch_arguments, run_batch
 from atom.entrypoints.bench import add_bench_commands
 from atom.entrypoints.flags.flag_parser import FlagParser
@@ -97,6 +98,10 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):
         add_log_level(command, "warning")
+
+    advice = commands.add_parser("advise", help="say what to buy for a load, and how to run it")
+    add_advise_arguments(advice)
+    advice.set_defaults(run=run_advise, log_level="warning")
 
     replay = commands.add_parser("replay", help="ask a recorded request again, and compare")
     add_replay_arguments(replay)

@@ -1,8 +1,8 @@
 """Cards: the memory, bandwidth and peak products of accelerators, as their makers publish them.
 
 A peak is a ceiling, never a prediction: measured rates say which share of it an engine reaches
-(atom.advisor.rates). Data and look-ups only. Sources: AMD's data sheets of Instinct MI100 to MI355X,
-and NVIDIA's of H100, H200 and B200; dense products, without sparsity.
+(atom.advisor.rates). Data and look-ups only. Sources: AMD's data sheets of Instinct MI100 to
+MI355X, and NVIDIA's of H100, H200 and B200; dense products, without sparsity.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _GIB = 1024**3
 _TERA, _GIGA = 1e12, 1e9
@@ -53,40 +54,43 @@ class Card:
         raise ValueError(f"{self.name} has no peak of products; give one of {', '.join(order)}")
 
 
-def _card(
-    name: str,
-    vendor: Vendor,
-    memory_gib: float,
-    terabytes: float,
-    teraflops: tuple[float, ...],
-    link: tuple[float, float | None],
-) -> Card:
-    """Build a card. teraflops: wide, fp8, fp4, as far as it has them; link: gigabytes per second,
-    and watts."""
-    peaks = dict(zip(Precision, (each * _TERA for each in teraflops), strict=False))
-    return Card(
-        name=name,
-        vendor=vendor,
-        memory_bytes=int(memory_gib * _GIB),
-        bytes_per_second=terabytes * _TERA,
-        flops=peaks,
-        link_bytes_per_second=link[0] * _GIGA,
-        watts=link[1],
-    )
+class _Sheet(NamedTuple):
+    """A line of a data sheet: GiB of memory, terabytes and teraflops per second (wide, fp8, fp4, as
+    far as the card has them), gigabytes per second of links, and watts."""
+
+    name: str
+    vendor: Vendor
+    memory_gib: int
+    terabytes: float
+    teraflops: tuple[float, ...]
+    link_gigabytes: float
+    watts: float | None
+
+    def card(self) -> Card:
+        peaks = zip(Precision, (each * _TERA for each in self.teraflops), strict=False)
+        return Card(
+            name=self.name,
+            vendor=self.vendor,
+            memory_bytes=self.memory_gib * _GIB,
+            bytes_per_second=self.terabytes * _TERA,
+            flops=dict(peaks),
+            link_bytes_per_second=self.link_gigabytes * _GIGA,
+            watts=self.watts,
+        )
 
 
-_CARDS = (
-    _card("MI100", Vendor.AMD, 32, 1.2288, (184.6,), (138.0, 300.0)),
-    _card("MI210", Vendor.AMD, 64, 1.6384, (181.0,), (150.0, 300.0)),
-    _card("MI250", Vendor.AMD, 64, 1.6384, (181.0,), (200.0, None)),
-    _card("MI250X", Vendor.AMD, 64, 1.6384, (191.5,), (200.0, None)),
-    _card("MI300A", Vendor.AMD, 128, 5.3, (980.6, 1961.2), (384.0, 550.0)),
-    _card("MI300X", Vendor.AMD, 192, 5.3, (1307.4, 2614.9), (448.0, 750.0)),
-    _card("MI325X", Vendor.AMD, 256, 6.0, (1307.4, 2614.9), (448.0, 1000.0)),
-    _card("MI350X", Vendor.AMD, 288, 8.0, (2306.9, 4613.7, 9227.5), (537.6, 1000.0)),
-    _card("MI355X", Vendor.AMD, 288, 8.0, (2516.6, 5033.2, 10066.3), (537.6, 1400.0)),
-    _card("H100", Vendor.NVIDIA, 79, 3.35, (989.4, 1978.9), (450.0, 700.0)),
-    _card("H200", Vendor.NVIDIA, 139, 4.8, (989.4, 1978.9), (450.0, 700.0)),
-    _card("B200", Vendor.NVIDIA, 178, 8.0, (2250.0, 4500.0, 9000.0), (900.0, 1000.0)),
+_SHEETS = (
+    _Sheet("MI100", Vendor.AMD, 32, 1.2288, (184.6,), 138.0, 300.0),
+    _Sheet("MI210", Vendor.AMD, 64, 1.6384, (181.0,), 150.0, 300.0),
+    _Sheet("MI250", Vendor.AMD, 64, 1.6384, (181.0,), 200.0, None),
+    _Sheet("MI250X", Vendor.AMD, 64, 1.6384, (191.5,), 200.0, None),
+    _Sheet("MI300A", Vendor.AMD, 128, 5.3, (980.6, 1961.2), 384.0, 550.0),
+    _Sheet("MI300X", Vendor.AMD, 192, 5.3, (1307.4, 2614.9), 448.0, 750.0),
+    _Sheet("MI325X", Vendor.AMD, 256, 6.0, (1307.4, 2614.9), 448.0, 1000.0),
+    _Sheet("MI350X", Vendor.AMD, 288, 8.0, (2306.9, 4613.7, 9227.5), 537.6, 1000.0),
+    _Sheet("MI355X", Vendor.AMD, 288, 8.0, (2516.6, 5033.2, 10066.3), 537.6, 1400.0),
+    _Sheet("H100", Vendor.NVIDIA, 79, 3.35, (989.4, 1978.9), 450.0, 700.0),
+    _Sheet("H200", Vendor.NVIDIA, 139, 4.8, (989.4, 1978.9), 450.0, 700.0),
+    _Sheet("B200", Vendor.NVIDIA, 178, 8.0, (2250.0, 4500.0, 9000.0), 900.0, 1000.0),
 )
-CARDS: Mapping[str, Card] = {card.name: card for card in _CARDS}
+CARDS: Mapping[str, Card] = {sheet.name: sheet.card() for sheet in _SHEETS}

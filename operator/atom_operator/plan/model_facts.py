@@ -66,6 +66,11 @@ def _catalogue() -> Mapping[str, Mapping[str, Any]]:
     return {source: entry["config"] for entry in entries for source in entry["sources"]}
 
 
+def catalogue_config(source: str) -> Mapping[str, Any] | None:
+    """Return the config.json of a well-known source; None for any other."""
+    return _catalogue().get(source)
+
+
 def catalogue_sources() -> tuple[str, ...]:
     """List every source that the catalogue knows."""
     return tuple(_catalogue())

@@ -1,7 +1,7 @@
 """A simulated engine schedules what the real one schedules, batch by batch, on the same clock.
 
-The real side is an engine opened from a checkpoint's config.json, with its runner, tokens and cache;
-the simulated side knows the facts and the number of blocks. Both get the same requests at the same
+The real side is an engine opened from a config.json, with its runner, tokens and cache; the
+simulated side knows the facts and the number of blocks. Both get the same requests at the same
 times, and the same seconds for each step. Dense, window and state layers; memory that forces
 preemption; shared prefixes; conversations; a host that is a step behind.
 """
@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from atom.advisor.engine_form import EngineForm
-from atom.advisor.simulation import Due, simulate
+from atom.advisor.simulation import Due, Fleet, simulate
 from atom.advisor.step_shape import StepShape
 from atom.advisor.virtual_executor import VirtualClock, VirtualExecutor
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
@@ -224,7 +224,7 @@ def test_the_simulated_batches_are_the_real_ones(
         return submit(self, batch)
 
     monkeypatch.setattr(VirtualExecutor, "submit", noted)
-    outcome = simulate(form_of(engine, depth), seconds_of, load)
+    outcome = simulate(Fleet(form_of(engine, depth), seconds_of), load)
     real = run_real(engine, load, depth)
     for number, (ours, theirs) in enumerate(zip(simulated, real, strict=True)):
         assert ours == theirs, f"step {number}"

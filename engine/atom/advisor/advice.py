@@ -1,0 +1,398 @@
+"""Advice: the least devices of each candidate that keep the targets, and which candidates to take.
+
+For each candidate the search simulates numbers of engines, and bisects: fewer engines never keep
+targets that more miss. Rows that no other row beats in cost and in latency remain. The figures of a
+row are predicted three times: with the step times of the rates, and with both ends of their error.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from atom.advisor.candidates import Candidate, candidates
+from atom.advisor.question import Lost, Question
+from atom.advisor.simulation import Fleet, Served, simulate
+from atom.advisor.slo import Figures, Metric, Miss, figures_of
+
+_NODE_DEVICES = 8
+_MOST_SCALE, _SCALE_STEPS = 8.0, 4
+# A candidate that costs more than so many times the best, in money or devices, is not simulated.
+_NOT_WORTH = 4.0
+_SECONDS_AN_HOUR, _MILLION = 3600.0, 1e6
+_MOST_CURVES = 4
+_CURVE_SCALES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A figure with both ends of its error."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One way to serve the load: `pods` pods with `copies` engines each. slow, fast: the figures if
+    steps take as much more, or less, as the rates' error; price: of a device and hour; goodput:
+    requests per second that all pods serve within the targets; curve: (rate, requests per second
+    within the targets), if it was asked for."""
+
+    candidate: Candidate
+    pods: int
+    copies: int
+    figures: Figures
+    slow: Figures
+    fast: Figures
+    misses: tuple[Miss, ...]
+    price: float | None = None
+    goodput: Range = Range(0.0, 0.0, 0.0)
+    curve: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def devices(self) -> int:
+        return self.pods * self.copies * self.candidate.ranks
+
+    @property
+    def hourly(self) -> float | None:
+        """Return the price of an hour of all devices; None if it is unknown."""
+        return None if self.price is None else self.price * self.devices
+
+    @property
+    def label(self) -> str:
+        copies = f" of {self.copies} engines" if self.copies > 1 else ""
+        return f"{self.candidate.label}, {self.pods} pods{copies}"
+
+    @property
+    def tokens_per_device(self) -> float:
+        """Return the answers' tokens per second of one device."""
+        return self.figures.token_rate * self._simulated_pods / self.devices
+
+    @property
+    def million_tokens(self) -> float | None:
+        """Return the price of a million tokens of answers; None if the device's is unknown."""
+        if self.price is None or not self.tokens_per_device:
+            return None
+        return self.price / _SECONDS_AN_HOUR / self.tokens_per_device * _MILLION
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Return the energy of a token at the board's full power; None if that is unknown."""
+        watts = self.candidate.card.watts
+        return (
+            None if watts is None or not self.tokens_per_device else watts / self.tokens_per_device
+        )
+
+    @property
+    def _simulated_pods(self) -> int:
+        """Return how many pods serve as the simulated requests were served by one or by all."""
+        return self.pods if self.figures.pods == 1 else 1
+
+    def metric(self, metric: Metric, percent: float) -> Range:
+        """Return a latency in seconds."""
+        ends = [each.at(metric, percent) for each in (self.fast, self.figures, self.slow)]
+        return Range(min(ends), ends[1], max(ends))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The answer. rows: none of which another one beats, the cheapest first; nearest: if there is
+    none, the row that misses least; lost: every other form."""
+
+    rows: tuple[Row, ...]
+    nearest: Row | None
+    lost: tuple[Lost, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Row | None:
+        return self.rows[0] if self.rows else None
+
+
+class Detail(enum.Enum):
+    """The simulations of an answer: of the rows at their load; also at the most that they serve
+    within the targets; also at a range of rates."""
+
+    CHOICE = enum.auto()
+    GOODPUT = enum.auto()
+    CURVES = enum.auto()
+
+
+# Told of each candidate before it is simulated.
+Progress = Callable[[str], None]
+
+
+def advise(
+    question: Question,
+    progress: Progress = lambda label: None,
+    detail: Detail = Detail.GOODPUT,
+) -> Advice:
+    """Search the answer. Simulations take seconds; nothing else is asked."""
+    search = _Search(question, progress)
+    advice = search.run()
+    if detail is Detail.CHOICE:
+        return advice
+    advice = replace(advice, rows=tuple([search.with_goodput(row) for row in advice.rows]))
+    if detail is Detail.GOODPUT:
+        return advice
+    drawn = [search.with_curve(row) for row in advice.rows[:_MOST_CURVES]]
+    return replace(advice, rows=(*drawn, *advice.rows[_MOST_CURVES:]))
+
+
+class _Search:
+    def __init__(self, question: Question, progress: Progress) -> None:
+        self._question = question
+        self._progress = progress
+        self._priced = all(card.name in question.prices for card in question.cards)
+        self._lost: list[Lost] = []
+        self._kept: list[Row] = []
+        self._missed: list[Row] = []
+        self._short: list[Candidate] = []  # of devices, by the time of steps alone
+
+    def run(self) -> Advice:
+        found: list[Candidate] = []
+        for each in candidates(self._question):
+            if isinstance(each, Lost):
+                self._lost.append(each)
+            else:
+                found.append(each)
+        for candidate in sorted(found, key=self._least_cost):
+            self._try(candidate)
+        if self._short and not self._kept and not self._missed:
+            nearest = min(self._short, key=self._least_cost)
+            most = self._question.max_devices // nearest.ranks
+            self._sort_in(self._row(nearest, most, 1))
+        rows = self._pareto()
+        rows.sort(key=lambda row: (self._cost(row), row.metric(Metric.TTFT, 90).middle))
+        closest = None if rows else min(self._missed, key=_worst, default=None)
+        for row in self._missed:
+            if row is not closest:
+                self._lost.append(Lost(row.label, _missing(row)))
+        return Advice(
+            rows=tuple(rows),
+            nearest=closest,
+            lost=tuple(self._lost),
+            notes=(*self._question.load.notes, *self._notes(rows)),
+        )
+
+    # ---- numbers of engines -------------------------------------------------------------------
+
+    def _least_engines(self, candidate: Candidate) -> int:
+        return max(1, math.ceil(self._question.load.rate / candidate.engine_rate))
+
+    def _least_cost(self, candidate: Candidate) -> float:
+        devices = self._least_engines(candidate) * candidate.ranks
+        return devices * (self._price(candidate) or 0.0) if self._priced else devices
+
+    def _cost(self, row: Row) -> float:
+        return (row.hourly or 0.0) if self._priced else row.devices
+
+    def _price(self, candidate: Candidate) -> float | None:
+        return self._question.prices.get(candidate.card.name)
+
+    def _try(self, candidate: Candidate) -> None:
+        """Find the fewest engines that keep the targets."""
+        least = self._least_engines(candidate)
+        most = self._question.max_devices // candidate.ranks
+        if least > most:
+            why = f"needs at least {least * candidate.ranks} devices of at most"
+            self._lost.append(Lost(candidate.label, f"{why} {self._question.max_devices}"))
+            self._short.append(candidate)
+            return
+        best = min(map(self._cost, self._kept), default=None)
+        if best is not None and self._least_cost(candidate) > _NOT_WORTH * best:
+            unit = "an hour" if self._priced else "devices"
+            least_cost = self._least_cost(candidate)
+            why = f"costs at least {least_cost:,.4g} {unit}, and the best {best:,.4g}"
+            self._lost.append(Lost(candidate.label, why))
+            return
+        self._progress(candidate.label)
+        row = self._fewest(candidate, least, most)
+        self._sort_in(row)
+        copies = min(_NODE_DEVICES // candidate.ranks, 1 << row.pods.bit_length() - 1)
+        pods = -(-row.pods // max(1, copies))
+        if copies > 1 and pods * copies <= most and not row.misses:
+            self._sort_in(self._row(candidate, pods, copies))
+
+    def _sort_in(self, row: Row) -> None:
+        (self._missed if row.misses else self._kept).append(row)
+
+    def _fewest(self, candidate: Candidate, least: int, most: int) -> Row:
+        engines, below = least, least - 1
+        while self._misses(candidate, engines):
+            if engines == most:
+                return self._row(candidate, most, 1)
+            below, engines = engines, min(2 * engines, most)
+        while engines - below > 1:
+            middle = (below + engines) // 2
+            if self._misses(candidate, middle):
+                below = middle
+            else:
+                engines = middle
+        return self._row(candidate, engines, 1)
+
+    def _misses(self, candidate: Candidate, pods: int, scale: float = 1.0) -> bool:
+        figures = self._figures(candidate, (pods, 1), scale, 1.0)
+        return figures is None or bool(self._question.slo.misses(figures))
+
+    # ---- figures ------------------------------------------------------------------------------
+
+    def _row(self, candidate: Candidate, pods: int, copies: int) -> Row:
+        error = candidate.rates.error
+        middle, slow, fast = (
+            self._figures(candidate, (pods, copies), 1.0, factor, to_the_end=True)
+            for factor in (1.0, 1.0 + error, 1.0 / (1.0 + error))
+        )
+        assert middle is not None
+        assert slow is not None
+        assert fast is not None
+        misses = self._question.slo.misses(middle)
+        price = self._price(candidate)
+        return Row(
+            candidate=candidate,
+            pods=pods,
+            copies=copies,
+            figures=middle,
+            slow=slow,
+            fast=fast,
+            misses=misses,
+            price=price,
+        )
+
+    def _figures(
+        self,
+        candidate: Candidate,
+        pods_and_copies: tuple[int, int],
+        scale: float,
+        factor: float,
+        *,
+        to_the_end: bool = False,
+    ) -> Figures | None:
+        """Simulate; None once it is certain that too many requests wait too long."""
+        pods, copies = pods_and_copies
+        load, simulated = self._question.load.share(pods, scale)
+        timer = replace(candidate.timer, factor=factor)
+        fleet = Fleet(
+            candidate.form,
+            timer.seconds,
+            simulated * copies,
+            candidate.server,
+            "least_tokens" if simulated == 1 else "round_robin",
+        )
+        slow = _TooSlow(self._question, len(load.dues))
+        outcome = simulate(fleet, load, None if to_the_end else slow.decided)
+        if outcome.stopped_early:
+            return None
+        return figures_of(outcome, self._question.slo, load.prompt_tokens, simulated)
+
+    def with_goodput(self, row: Row) -> Row:
+        """Bisect the rate that the row's pods serve within the targets. Slower steps serve a rate
+        that is as much lower, as they make every second of the simulation longer."""
+        most = self._most_scale(row) * self._question.load.rate
+        error = 1.0 + row.candidate.rates.error
+        return replace(row, goodput=Range(most / error, most, most * error))
+
+    def _most_scale(self, row: Row) -> float:
+        low, high = 1.0, 2.0
+        while high <= _MOST_SCALE and not self._misses(row.candidate, row.pods, high):
+            low, high = high, 2.0 * high
+        if high > _MOST_SCALE:
+            return low
+        for _ in range(_SCALE_STEPS):
+            middle = (low + high) / 2
+            if self._misses(row.candidate, row.pods, middle):
+                high = middle
+            else:
+                low = middle
+        return low
+
+    def with_curve(self, row: Row) -> Row:
+        """Simulate a row at other rates."""
+        points = [(0.0, 0.0)]
+        for scale in _CURVE_SCALES:
+            pods = (row.pods, row.copies)
+            figures = self._figures(row.candidate, pods, scale, 1.0, to_the_end=True)
+            assert figures is not None, "it ran to its end"
+            rate = scale * self._question.load.rate
+            served = figures.kept * figures.request_rate * row.pods / figures.pods
+            points.append((rate, min(rate, served)))
+        return replace(row, curve=tuple(points))
+
+    # ---- the answer ---------------------------------------------------------------------------
+
+    def _pareto(self) -> list[Row]:
+        """Keep the rows that no other beats, and say of the others which one does."""
+        percent = self._question.slo.percentile
+        metrics = tuple(self._question.slo.targets)
+
+        def losses(row: Row) -> tuple[float, ...]:
+            return (self._cost(row), *(row.figures.at(each, percent) for each in metrics))
+
+        kept = []
+        for row in self._kept:
+            better = next(
+                (other for other in self._kept if _beats(losses(other), losses(row))), None
+            )
+            if better is None:
+                kept.append(row)
+            else:
+                why = f"{better.label} costs no more and is no slower"
+                self._lost.append(Lost(row.label, why))
+        return kept
+
+    def _notes(self, rows: Sequence[Row]) -> list[str]:
+        notes = []
+        unpriced = [
+            card.name for card in self._question.cards if card.name not in self._question.prices
+        ]
+        if unpriced:
+            named = ", ".join(unpriced)
+            notes.append(
+                f"no price is known of {named}: rows are ordered by devices; give --prices"
+            )
+        chosen = rows[0] if rows else None
+        if chosen is not None and chosen.pods == 1 and chosen.figures.busy < _NOT_BUSY:
+            notes.append(
+                f"one engine computes {chosen.figures.busy:.0%} of the time: it may sleep between "
+                "requests (spec.autoscaling to zero, or --sleep-idle-seconds) if the first token "
+                "may wait until it is awake"
+            )
+        return notes
+
+
+_NOT_BUSY = 0.1
+
+
+class _TooSlow:
+    """Watches a simulation for more late first tokens than the percentile allows."""
+
+    def __init__(self, question: Question, requests: int) -> None:
+        self._target = question.slo.targets.get(Metric.TTFT)
+        # The warm-up does not count, so a part of the late ones may be its.
+        self._allowed = requests * (1.0 - question.slo.percentile / 100) + 0.1 * requests + 1
+        self._late = 0
+
+    def decided(self, place: int, served: Served) -> bool:
+        if self._target is not None and served.ttft > self._target:
+            self._late += 1
+        return self._late > self._allowed
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+def _worst(row: Row) -> float:
+    return max(miss.ratio for miss in row.misses)
+
+
+def _missing(row: Row) -> str:
+    texts = (
+        f"{miss.metric.value} {miss.seconds * 1e3:,.0f} ms of {miss.target * 1e3:,.0f}"
+        for miss in row.misses
+    )
+    return f"misses {', '.join(texts)} on {row.devices} devices"

@@ -1,0 +1,1 @@
+"""Tables of measured rates, one JSON file a card; read by atom.advisor.rates."""
