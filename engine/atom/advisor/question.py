@@ -30,8 +30,8 @@ class ModelForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Which models may serve a load within targets, on which cards. prices: of a device and hour,
-    by card; a card without one has no price."""
+    """The models that may serve a load within targets, and the cards to compare. prices: of a
+    device and hour, by card; a card without one has no price."""
 
     models: tuple[ModelForm, ...]
     slo: Slo

@@ -77,7 +77,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What clients feel, in seconds, without the warm-up. values: of each metric, ascending;
+    """The figures of clients, in seconds, without the warm-up. values: of each metric, ascending;
     kept: the share of requests within all targets; request_rate, token_rate: per second, of
     answers; busy: the share of the time in which the device computes; kv_use: the share of blocks
     held on average, and the most; cached: the share of prompt tokens that the prefix cache had;
