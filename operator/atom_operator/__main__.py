@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from atom.sizing.options.hinting_parser import HintingParser
 from atom_operator import constants
 from atom_operator.installation import tell_missing, version_line
 from atom_operator.settings import PREFIX, OperatorSettings, SettingsError
@@ -55,7 +56,7 @@ def _command(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     from atom_operator import check_command, plan_command
 
-    parser = argparse.ArgumentParser(
+    parser = HintingParser(
         prog="atom-operator",
         description=f"Reconciles {constants.KIND}s ({constants.API_VERSION}) into engine pods.",
         epilog=f"Settings come from the environment ({PREFIX}*); see the chart's values.",

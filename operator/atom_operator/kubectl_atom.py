@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from atom.sizing.options.hinting_parser import HintingParser
 from atom_operator.installation import tell_missing, version_line
 from atom_operator.plugin import completion
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     from atom_operator import advise_command, plan_command
     from atom_operator.plugin.commands import add_commands, add_global_flags
 
-    parser = argparse.ArgumentParser(
+    parser = HintingParser(
         prog="kubectl atom", description="AtomDeployments, for the people who run them."
     )
     parser.add_argument("--version", action="version", version=version_line("kubectl-atom"))

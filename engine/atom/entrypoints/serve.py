@@ -23,7 +23,7 @@ from atom.entrypoints.server_args import add_access_flags, add_tls_flags
 from atom.entrypoints.server_parts import LimitOptions, ListenOptions
 from atom.entrypoints.swap.swap_policy import SwapRule
 from atom.entrypoints.tracing.trace_flags import add_trace_flags
-from atom.sizing.options.flag_values import json_object
+from atom.sizing.options.flag_values import json_object, number, whole_number
 
 _LISTEN, _LIMITS, _RULE = ListenOptions(), LimitOptions(), SwapRule()
 _EXAMPLES = (
@@ -261,21 +261,20 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is not a port; use 0 to 65535")
-    return port
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; use 0 to 65535")
+    return int(text)
 
 
 def _count(text: str) -> int:
-    count = int(text)
+    count = whole_number(text)
     if not 1 <= count <= _MOST_API_SERVERS:
         raise argparse.ArgumentTypeError(f"{count} is not within 1 to {_MOST_API_SERVERS}")
     return count
 
 
 def _mebibytes(text: str) -> int:
-    count = int(text)
+    count = whole_number(text)
     if count and not _LEAST_BODY_MEMORY_MIB <= count <= _MOST_BODY_MEMORY_MIB:
         raise argparse.ArgumentTypeError(
             f"{count} is neither 0 nor within {_LEAST_BODY_MEMORY_MIB} to {_MOST_BODY_MEMORY_MIB}"
@@ -303,7 +302,7 @@ def _http_url(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    seconds = number(text)
     if not 0 <= seconds <= _MOST_SECONDS:
         raise argparse.ArgumentTypeError(f"{text} is not within 0 to {_MOST_SECONDS} seconds")
     return seconds

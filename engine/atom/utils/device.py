@@ -22,7 +22,7 @@ from atom.errors import ConfigError
 from atom.utils import amd_memory
 from atom.utils.packed_arrays import Packing
 
-DEVICE_TYPES = ("auto", "cpu", "cuda", "rocm")
+DEVICE_TYPES = ("auto", "cpu", "cuda", "rocm", "gpu")
 _CGROUP_MEMORY_FILES = (
     Path("/sys/fs/cgroup/memory.max"),  # version 2
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
@@ -83,7 +83,9 @@ def detect_device(wanted: str, *, sharers: int = 1, index: int = 0) -> Device:
     gpu_type = None
     if torch.cuda.is_available():
         gpu_type = "rocm" if torch.version.hip else "cuda"
-    chosen = (gpu_type or "cpu") if wanted == "auto" else wanted
+    chosen = wanted
+    if wanted in ("auto", "gpu"):
+        chosen = gpu_type or ("cpu" if wanted == "auto" else wanted)
     if chosen == "cpu":
         return Device(
             "cpu", f"cpu ({_share_of_cpus(sharers)} threads)", torch.device("cpu"), sharers

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from atom.entrypoints.flags.engine_args import add_engine_arguments, config_from_args
 from atom.entrypoints.serve import add_parser_flags, add_template_flags
+from atom.sizing.options.flag_values import whole_number
 
 _MOST_CONCURRENT = 4096
 
@@ -70,7 +71,7 @@ def run_batch(args: argparse.Namespace) -> int:
 
 
 def _concurrency(text: str) -> int:
-    count = int(text)
+    count = whole_number(text)
     if not 1 <= count <= _MOST_CONCURRENT:
         raise argparse.ArgumentTypeError(f"{count} is not within 1 to {_MOST_CONCURRENT}")
     return count

@@ -10,6 +10,7 @@ from typing import Any
 
 from atom.entrypoints.bench.report_options import METRICS, ReportOptions
 from atom.errors import ConfigError
+from atom.sizing.options.flag_values import number, share, whole_number
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -224,21 +225,21 @@ def _bound(text: str) -> tuple[str, float]:
 
 
 def whole(text: str) -> int:
-    value = int(text)
+    value = whole_number(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative")
     return value
 
 
 def at_least_one(text: str) -> int:
-    value = int(text)
+    value = whole_number(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
     return value
 
 
 def _rate(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
@@ -253,7 +254,7 @@ def _limits(text: str) -> tuple[int, ...]:
 
 
 def _share(text: str) -> float:
-    value = float(text)
+    value = share(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not within 0 and 1")
     return value

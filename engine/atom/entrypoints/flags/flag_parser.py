@@ -1,30 +1,25 @@
-"""FlagParser: argparse with the conduct of our commands.
+"""FlagParser: the parser of the engine's commands.
 
-Snake case is kebab case, no flag is guessed from its beginning, a misspelled one or command is told
-with the one that was meant, and every wrong flag of a line at once. A parser that `takes_model`
-reads `atom serve MODEL`, --config FILE, and the flags of other servers.
+Snake case is kebab case; errors are those of HintingParser. A parser that `takes_model` reads `atom
+serve MODEL`, --config FILE, and the flags of other servers.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from atom.entrypoints.flags.config_file import with_config_file, words_of_flag
 from atom.entrypoints.flags.flag_help import Help, page_of, short_page
 from atom.entrypoints.flags.flag_words import FlagNote, kebab, read_words
 from atom.entrypoints.flags.other_flags import ROW_OF
 from atom.errors import ConfigError
-
-_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
-_LIKE = 0.6
+from atom.sizing.options.hinting_parser import HintingParser
 
 
-class FlagParser(argparse.ArgumentParser):
+class FlagParser(HintingParser):
     """Parse flags; --help shows a short page with examples. takes_model: whether a command opens a
     model, by a positional word or by --model. examples, most_used: of the short page that --help
     shows; empty shows all."""
@@ -35,7 +30,6 @@ class FlagParser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("formatter_class", Help)
-        options.setdefault("allow_abbrev", False)
         super().__init__(*args, **options)
         self._refused: tuple[FlagNote, ...] = ()
 
@@ -45,6 +39,7 @@ class FlagParser(argparse.ArgumentParser):
         words = [kebab(word) for word in (sys.argv[1:] if args is None else args)]
         if not self.takes_model:
             return super().parse_known_args(words, namespace)
+        self.line = words
         self._show_page_asked_for(words)
         try:
             words = with_config_file(_with_model_flag(words), self._option_string_actions)
@@ -52,7 +47,9 @@ class FlagParser(argparse.ArgumentParser):
             self.error(str(error))
         read = read_words(words)
         self._refused = read.refused
-        found, rest = super().parse_known_args(_with_model_flag(read.words), namespace)
+        self.line = _with_model_flag(read.words)
+        # Past HintingParser, which knows no word without a flag.
+        found, rest = argparse.ArgumentParser.parse_known_args(self, self.line, namespace)
         if found.model is None and rest and not rest[0].startswith("-"):
             found.model = rest.pop(0)
         if rest:
@@ -81,10 +78,12 @@ class FlagParser(argparse.ArgumentParser):
             return super().format_help()
         return short_page(self, self.examples, self.most_used)
 
-    def error(self, message: str) -> NoReturn:
-        told = [f"error: {message}", *(f"  {note.flag}: {note.note}" for note in self._refused)]
-        told += self._suggestions(message)
-        self.exit(2, "\n".join(told) + f"\nTry '{self.prog} --help'.\n")
+    def flags_beside(self) -> Iterable[str]:
+        return ROW_OF if self.takes_model else ()
+
+    def _hints(self, message: str) -> Iterator[str]:
+        yield from (f"  {note.flag}: {note.note}" for note in self._refused)
+        yield from super()._hints(message)
 
     def _show_page_asked_for(self, words: Sequence[str]) -> None:
         asked = next((word for word in words if word.startswith("--help=")), None)
@@ -96,23 +95,6 @@ class FlagParser(argparse.ArgumentParser):
             self.error(f"{asked}: there is no such group or flag; --help lists the groups")
         self._print_message(page, sys.stdout)
         self.exit(0)
-
-    def _suggestions(self, message: str) -> Iterator[str]:
-        _, unknown, words = message.partition("unrecognized arguments: ")
-        for word in words.split() if unknown else ():
-            name = word.partition("=")[0]
-            near = _nearest(name, self._option_string_actions) or _nearest(name, ROW_OF)
-            if name.startswith("-") and near:
-                yield f"  {name}: did you mean {near}?"
-        choice = _CHOICE.search(message)
-        if choice is not None:
-            near = _nearest(choice[1], [each.strip("' ") for each in choice[2].split(",")])
-            if near:
-                yield f"  did you mean {near}?"
-
-
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(known), 1, _LIKE)), None)
 
 
 def _with_model_flag(words: Sequence[str]) -> list[str]:

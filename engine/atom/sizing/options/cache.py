@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom.sizing.options.flag_values import KV_CACHE_DTYPE, KV_CACHE_DTYPES, kv_cache_dtype
+from atom.sizing.options.flag_values import (
+    KV_CACHE_DTYPE,
+    KV_CACHE_DTYPES,
+    kv_cache_dtype,
+    share,
+)
 from atom.sizing.options.option import CrdField, Flag, Range, option
 
 
@@ -31,7 +36,7 @@ class CacheOptions:
     gpu_memory_utilization: float = option(
         0.9,
         "share of the device's memory to use",
-        flag=Flag(metavar="NUMBER"),
+        flag=Flag(metavar="NUMBER", read=share),
         within=Range(0, 1, above=True),
         crd=CrdField(
             "engine.gpuMemoryUtilization",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atom.sizing.options.option import CrdField, Flag, Range, option
 
-DEVICES = ("auto", "cpu", "cuda", "rocm")
+DEVICES = ("auto", "cpu", "cuda", "rocm", "gpu")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 
 _REPRODUCIBLE_VARIABLE = "VLLM_BATCH_INVARIANT"  # vLLM's own switch of the same
@@ -47,7 +47,11 @@ class ExecutionOptions:
     reproducible: a row's result never depends on the other rows of its step. torch_profiler_dir:
     the folder for traces of the running engine; None for none. enforce_eager: no graphs."""
 
-    device: str = option("auto", "device of the model", flag=Flag(choices=DEVICES))
+    device: str = option(
+        "auto",
+        "device of the model; gpu: cuda or rocm, whichever is here",
+        flag=Flag(choices=DEVICES),
+    )
     backend: str = option("auto", "implementation of the ops", flag=Flag(choices=BACKENDS))
     op_backends: dict[str, str] = option(
         {},

@@ -44,6 +44,35 @@ def kv_cache_dtype(text: str) -> str:
     return found
 
 
+def whole_number(text: str) -> int:
+    """Parse a whole number as people write it: 8, -1, 1_000, 32k (32,000) or 32K (32,768)."""
+    match = _COUNT.fullmatch(text)
+    if match and match[2]:
+        count = float(match[1]) * _UNITS[match[2]]
+        if count == int(count):
+            return int(count)
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 8 or 32k") from None
+
+
+def number(text: str) -> float:
+    """Parse a number, also with an exponent."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number such as 2 or 0.5") from None
+
+
+def share(text: str) -> float:
+    """Parse a share of a whole: 0.9 or 90%."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 0.9 or 90%") from None
+
+
 def token_count(text: str) -> int:
     """Parse a count of tokens: 32768, 32k (32,000), 32K (32,768), 1M."""
     match = _COUNT.fullmatch(text)
