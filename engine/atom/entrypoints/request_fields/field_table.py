@@ -16,6 +16,7 @@ from atom.entrypoints.request_fields.field_row import (
     harmless,
     refused,
 )
+from atom.entrypoints.request_fields.foreign_words import FOREIGN_WORDS
 from atom.entrypoints.request_fields.messages_fields import MESSAGES_FIELDS
 from atom.entrypoints.request_fields.responses_fields import RESPONSES_FIELDS
 
@@ -243,4 +244,4 @@ _HARMLESS: tuple[FieldRow, ...] = (
     *harmless(_TOKENIZE, "parse_special", "marks of special tokens are always read as them"),
 )
 
-OTHER_FIELDS = (*_REFUSED, *_HARMLESS, *RESPONSES_FIELDS, *MESSAGES_FIELDS)
+OTHER_FIELDS = (*_REFUSED, *_HARMLESS, *FOREIGN_WORDS, *RESPONSES_FIELDS, *MESSAGES_FIELDS)
