@@ -40,7 +40,7 @@ class OfflineEngine:
         self.config = build_config(EngineOptions.of(model=model, **options))
         self.executor = self.build_executor()
         self.report = self.executor.initialize(progress)
-        self.scheduler = build_scheduler(self.config, self.report)
+        self.scheduler = build_scheduler(self.config, self.report, self.executor.pages)
         depth = self.executor.steps_behind if depth is None else depth
         self.guided = build_guided(self.config)
         self.pipeline = StepPipeline(
@@ -91,7 +91,7 @@ class OfflineEngine:
         """Return whether requests are open; waits for a grammar or a mask when they all do."""
         if not self.pipeline.has_requests():
             return False
-        if not self.pipeline.has_work():
+        if not self.pipeline.has_work() and not self.pipeline.wait_for_pages():
             self.guided.wait()
         return True
 

@@ -126,6 +126,7 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
         ),
         sleep=options.sleep,
         health=options.health,
+        tier=options.tier,
     )
 
 
@@ -149,6 +150,7 @@ def _check_options(options: EngineOptions) -> None:
         raise ConfigError("kv_events tells of cached blocks, and prefix caching is off; drop one")
     _check_nodes(options)
     _check_sleep(options)
+    _check_tier(options)
 
 
 def _check_sleep(options: EngineOptions) -> None:
@@ -173,6 +175,22 @@ def _check_sleep(options: EngineOptions) -> None:
     if sleep.enabled and options.nodes.count > 1:
         raise ConfigError(
             "--enable-sleep-mode: an engine over several nodes does not sleep; leave it "
+            "out, or use one node"
+        )
+
+
+def _check_tier(options: EngineOptions) -> None:
+    """Raise `ConfigError` for a tier of the KV cache that would stay empty."""
+    if options.tier.offloading_size is None:
+        return
+    if not options.cache.enable_prefix_caching:
+        raise ConfigError(
+            "--kv-offloading-size keeps blocks that the prefix cache finds, and prefix caching is "
+            "off; drop one"
+        )
+    if options.nodes.count > 1:
+        raise ConfigError(
+            "--kv-offloading-size: ranks over several nodes share no memory of a host; leave it "
             "out, or use one node"
         )
 

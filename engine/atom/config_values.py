@@ -18,9 +18,11 @@ from atom.eplb_config import EPLBConfig
 from atom.kv_events_config import KVEventsConfig
 from atom.lora_config import LoraConfig
 from atom.pooling_config import PoolingConfig
+from atom.sizing.host_tier import GIB
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.kv_tiers import KVTierOptions
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
 from atom.sizing.options.option import sorted_into
 from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOptions
@@ -41,6 +43,7 @@ class EngineOptions:
     model: ModelOptions = field(default_factory=ModelOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
+    tier: KVTierOptions = field(default_factory=KVTierOptions)
     sleep: SleepOptions = field(default_factory=SleepOptions)
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
@@ -208,7 +211,8 @@ class SleepLevel(IntEnum):
 class Config:
     """The complete configuration of an engine. speculative: how tokens are drafted; None for no
     drafts. draft: the draft checkpoint, if there is a separate one. lora: the adapters; None for
-    none. sleep: whether the device may be lent to other processes."""
+    none. sleep: whether the device may be lent to other processes. tier: of the KV cache, below the
+    device."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -221,6 +225,14 @@ class Config:
     lora: LoraConfig | None = None
     sleep: SleepOptions = field(default_factory=SleepOptions)
     health: HealthOptions = field(default_factory=HealthOptions)
+    tier: KVTierOptions = field(default_factory=KVTierOptions)
+
+    @property
+    def tier_bytes(self) -> int:
+        """Return the bytes of the host's tier of the KV cache of one copy of the model; 0 without
+        one."""
+        size = self.tier.offloading_size or 0.0
+        return int(size * GIB) // self.parallel.data_parallel_size
 
     def with_max_num_seqs(self, count: int) -> Config:
         """Return a copy of the configuration with this limit of concurrent sequences."""

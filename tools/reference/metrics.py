@@ -30,8 +30,8 @@ Prometheus metrics, by the names under which a scrape has them. A histogram has 
 """
 _ENGINE = """
 `GET /metrics` of the HTTP port. Series of ranks exist with several data-parallel ranks,
-`spec_decode` with speculation, `expert` with `--enable-eplb`, `lora` with `--enable-lora`, `model`
-with `--models`.
+`spec_decode` with speculation, `expert` with `--enable-eplb`, `kv_offload` with
+`--kv-offloading-size`, `lora` with `--enable-lora`, `model` with `--models`.
 """
 _OPERATOR = "The operator's own port for metrics; only the replica that leads counts reconciles."
 

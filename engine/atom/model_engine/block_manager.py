@@ -13,15 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from struct import Struct
+from typing import Protocol
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from atom.model_engine.blocks.adapter_blocks import AdapterBlocks
-from atom.model_engine.blocks.block_log import Apart, BlockLog
+from atom.model_engine.blocks.block_log import Apart, BlockLog, Medium, Stored
 from atom.model_engine.blocks.block_pool import BlockPool
+from atom.model_engine.blocks.eviction_order import Policy
+from atom.model_engine.blocks.host_pages import Page
 from atom.model_engine.blocks.prefix_search import PrefixSearch
+from atom.model_engine.blocks.protected_pool import ProtectedPool
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.blocks.stored_blocks import StoredBlocks
 from atom.model_engine.request import LoRARequest
@@ -45,6 +49,30 @@ class PrefixMatch:
     num_unheld: int
 
 
+class OuterTier(Protocol):
+    """A tier of the cache below the device, which follows what happens to blocks."""
+
+    def published(self, group: int, block_ids: Sequence[int]) -> None:
+        """Note blocks of a group that became findable, or hold what is findable elsewhere."""
+        ...
+
+    def left_window(self, block_ids: Sequence[int]) -> None:
+        """Note blocks behind a window, which are about to be freed."""
+        ...
+
+    def evicted(self, block_ids: Sequence[int], hashes: Sequence[int]) -> None:
+        """Note findable blocks that are evicted; their checkpoints are still kept."""
+        ...
+
+    def retired(self, number: int) -> None:
+        """Note that an adapter is unloaded."""
+        ...
+
+    def clear(self, *, keep_pages: bool = False) -> None:
+        """Forget the device's blocks and, unless `keep_pages`, the tier's own."""
+        ...
+
+
 class BlockManager:
     def __init__(
         self,
@@ -55,13 +83,16 @@ class BlockManager:
         root: str = "",
         masks: Sequence[MaskRule] = (CAUSAL,),
         checkpoints: StateCheckpoints | None = None,
+        policy: Policy = "lru",
     ) -> None:
         """root: identity of the KV's inputs besides tokens (model, adapter); masks: the tokens that
-        each group of layers sees; checkpoints: of states that layers keep, at some blocks' ends."""
+        each group of layers sees; checkpoints: of states that layers keep, at some blocks' ends;
+        policy: the order of evictions."""
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.groups = tuple(CacheGroup((), mask) for mask in masks)
-        self.pool = BlockPool(num_blocks, block_size)
+        pool = ProtectedPool if policy == "protected" else BlockPool
+        self.pool = pool(num_blocks, block_size)
         self._blocks_of = Struct(f"{4 * block_size}s").iter_unpack  # packed tokens, one by one
         self._root_hash = xxhash.xxh64_intdigest(root.encode())
         nothing: list[list[int]] = [[] for _ in self.groups]
@@ -80,11 +111,30 @@ class BlockManager:
         if self.groups != (CacheGroup(),):
             self._search = PrefixSearch(self.pool, self.groups, self._marks, block_size)
         self._stored: StoredBlocks | None = None
+        self._outer: OuterTier | None = None
 
     def tell(self, log: BlockLog) -> None:
         """Write to `log` which blocks become findable from now on, and which are forgotten."""
         self.pool.evicted = self._forget
-        self._stored = StoredBlocks(log)
+        self._stored = StoredBlocks(log, [self._root_hash ^ mark for mark in self._marks])
+
+    def attach(self, outer: OuterTier) -> None:
+        """Let a tier below the device follow the blocks from now on."""
+        self.pool.evicted = self._forget
+        self._outer = outer
+
+    @property
+    def marks(self) -> Sequence[int]:
+        """Return the difference of each group's hashes from the chain."""
+        return self._marks
+
+    def root_of(self, salt: str, lora: LoRARequest | None) -> int:
+        """Return the hash before the first block of a sequence."""
+        digest = xxhash.xxh64_intdigest
+        chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
+        if lora is not None:
+            chain = digest(lora.lora_int_id.to_bytes(8, "little"), chain)
+        return chain
 
     @property
     def num_free_blocks(self) -> int:
@@ -106,9 +156,7 @@ class BlockManager:
         size = self.block_size
         packed = tokens[: (len(tokens) - 1) // size * size].tobytes()
         digest, find = xxhash.xxh64_intdigest, self.pool.find
-        chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
-        if lora is not None:
-            chain = digest(lora.lora_int_id.to_bytes(8, "little"), chain)
+        chain = self.root_of(salt, lora)
         if self._stored is not None and (salt or lora is not None):
             apart = Apart(salt, None if lora is None else lora.lora_name)
             for mark in self._marks:
@@ -199,6 +247,8 @@ class BlockManager:
             new = self.pool.publish(block_tables[0][first_block], hash_, chain, packed)
             if new and self._stored is not None:
                 self._stored.add(0, first_block, [chain, hash_], packed)
+            if self._outer is not None:
+                self._outer.published(0, block_tables[0][first_block : first_block + 1])
             if self._search is not None:
                 self._publish_others(block_tables, first_block, chain, hash_, packed)
             return hash_
@@ -214,6 +264,8 @@ class BlockManager:
             added = self.pool.publish_all(block_ids, marked, rows)
             if self._stored is not None:
                 self._stored.add_some(group, first_block, marked, packed, added)
+            if self._outer is not None:
+                self._outer.published(group, block_ids)
         return chain
 
     def _publish_others(
@@ -226,6 +278,21 @@ class BlockManager:
             new = self.pool.publish(table[at], hash_ ^ mark, chain ^ mark, packed)
             if new and self._stored is not None:
                 self._stored.add(group, at, [chain ^ mark, hash_ ^ mark], packed)
+            if self._outer is not None:
+                self._outer.published(group, table[at : at + 1])
+
+    def publish_read(self, block_id: int, page: Page, index: int, lora_name: str | None) -> None:
+        """Make a held block findable that another tier's page was read into. index: of the block
+        in its sequence; lora_name: of the adapter that computed it."""
+        if self._adapters.is_retired(page.lora):
+            return
+        if page.lora is not None or self._adapters.are_known:
+            self._adapters.note([block_id], page.lora)
+        new = self.pool.publish(block_id, page.hash, page.parent, page.packed)
+        if new and self._stored is not None:
+            self._stored.add_read(page, index, lora_name)
+        if self._outer is not None:
+            self._outer.published(page.group, [block_id])
 
     def chain(self, tokens: NDArray[np.int32], chain: int) -> int:
         """Return the hash after the full blocks of `tokens`. chain: the hash before them."""
@@ -240,24 +307,66 @@ class BlockManager:
         else:
             self.pool.free(_by_depth(block_tables, first_blocks))
 
+    def free_left(self, block_ids: Sequence[int]) -> None:
+        """Free blocks of a running sequence that none of its later tokens sees."""
+        if self._outer is not None:
+            self._outer.left_window(block_ids)
+        self.pool.free(block_ids)
+
     def retire_lora(self, number: int) -> None:
         """Forget the blocks that an adapter computed, and publish no more of them: it is unloaded.
         Its requests that run keep the blocks that they hold."""
         self.pool.forget(self._adapters.retire(number))
+        if self._outer is not None:
+            self._outer.retired(number)
+
+    def lora_of(self, block_id: int) -> int | None:
+        """Return the number of the adapter that computed a block; None for the model alone."""
+        return self._adapters.number_of(block_id)
+
+    def is_retired(self, number: int | None) -> bool:
+        """Return whether the adapter of this number is unloaded, and its requests still run."""
+        return self._adapters.is_retired(number)
 
     def forget_lora(self, number: int) -> None:
         """Forget a retired adapter whose last request has ended."""
         self._adapters.forget(number)
 
-    def reset_prefix_cache(self) -> None:
-        self.pool.reset_cache()
+    def reset_prefix_cache(self, *, keep_host: bool = False) -> None:
+        """Forget all cached blocks. keep_host: the pages of the host's tier stay findable."""
+        if self._outer is not None:
+            self._outer.clear(keep_pages=keep_host)
+        hashes = self.pool.reset_cache()
         if self.checkpoints is not None:
             self.checkpoints.clear()
         if self._stored is not None:
-            self._stored.clear()
+            if keep_host and self._outer is not None:
+                self._stored.remove(hashes)
+            else:
+                self._stored.clear()
+
+    # ---- events of pages in the host's memory --------------------------------------------------
+
+    def told_of_host(self, page: Page) -> Stored | None:
+        """Return the event of a block's page that reaches the host; None if no events are
+        logged."""
+        return None if self._stored is None else self._stored.of_host(page)
+
+    def log(self, event: Stored) -> None:
+        """Log an event of `told_of_host`."""
+        if self._stored is not None:
+            self._stored.log(event)
+
+    def tell_host_removed(self, hashes: list[int]) -> None:
+        """Log pages that the host's memory no longer holds."""
+        if self._stored is not None and hashes:
+            self._stored.remove(hashes, Medium.CPU)
 
     def _forget(self, block_ids: list[int], hashes: list[int]) -> None:
-        """Drop the checkpoints and log the hashes of blocks whose content was forgotten."""
+        """Offer forgotten blocks to the tier below, drop their checkpoints and log their
+        hashes."""
+        if self._outer is not None:
+            self._outer.evicted(block_ids, hashes)
         if self.checkpoints is not None:
             self.checkpoints.evicted(block_ids)
         if self._stored is not None:

@@ -68,6 +68,7 @@ class RankControls(Protocol):
     def wake_up(self) -> None: ...
     def check_weights(self, path: str) -> None: ...
     def update_weights(self, path: str) -> None: ...
+    def move_pages(self, call: MovePages) -> None: ...
 
 
 class Control(
@@ -265,6 +266,24 @@ class UpdateWeights(_SleepControl[None], frozen=True):
         rank.update_weights(self.path)
 
 
+# ---- pages of the KV cache ----------------------------------------------------------------------
+
+
+class MovePages(RankControl[None], frozen=True):
+    """Copy blocks of the KV cache to rows of the host's memory (`saves`), and then rows to blocks
+    (`loads`), each as `Move` has them. number: of the call. Of the core's own making: no client
+    calls it."""
+
+    name = "move_pages"
+    when = When.NOW
+    number: int
+    saves: list[tuple[int, int, int]]
+    loads: list[tuple[int, int, int]]
+
+    def on_rank(self, rank: RankControls, prepared: Any = None) -> None:
+        rank.move_pages(self)
+
+
 CONTROLS: tuple[type[Control[Any]], ...] = (
     ResetPrefixCache,
     CheckIntegrity,
@@ -279,4 +298,4 @@ CONTROLS: tuple[type[Control[Any]], ...] = (
 )
 RANK_CONTROLS: dict[str, type[RankControl[Any]]] = {
     each.name: each for each in CONTROLS if issubclass(each, RankControl)
-}
+} | {MovePages.name: MovePages}

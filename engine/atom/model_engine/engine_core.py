@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
+from atom.config_values import SleepLevel
 from atom.errors import AtomError, ModelError, RequestError
 from atom.model_engine.control import (
     CONTROLS,
@@ -111,7 +112,7 @@ class EngineCore:
         """Load and size everything; announces READY. Raises AtomError on a bad model or option."""
         report = self._executor.initialize(self._progress)
         self._executor.call_after_layers(self._pulse.tick)
-        self._scheduler = build_scheduler(self._config, report)
+        self._scheduler = build_scheduler(self._config, report, self._executor.pages)
         self._pipeline = StepPipeline(
             self._scheduler,
             self._executor,
@@ -340,7 +341,7 @@ class EngineCore:
         open_requests = self._pipeline.open_requests()
         if open_requests and not call.keep:
             raise AtomError(f"{len(open_requests)} requests are open")
-        self._empty_the_device()
+        self._empty_the_device(keep_host=call.level == SleepLevel.WEIGHTS_ON_HOST)
         with self._pulse.at_rest():
             self._executor.control(call)
         self._asleep = True
@@ -350,11 +351,12 @@ class EngineCore:
             self._executor.control(call)
         self._asleep = False
 
-    def _empty_the_device(self) -> None:
-        """Let requests that run be computed again, and forget all that is cached on the device."""
+    def _empty_the_device(self, *, keep_host: bool = False) -> None:
+        """Let requests that run be computed again, and forget all that is cached on the device and,
+        unless `keep_host`, in the host's memory."""
         for result in self._pipeline.preempt_all():
             self._publish(result)
-        self.reset_prefix_cache()
+        self._scheduler.blocks.reset_prefix_cache(keep_host=keep_host)
         self._scheduler.loras.forget_all()
         if self._kv_events is not None:
             self._kv_events.publish()
@@ -372,7 +374,9 @@ class EngineCore:
         """Use the weights of another checkpoint from the next step on. Running requests continue:
         their tokens so far are computed again. Every copy of the model passed `check_weights`, so
         an error ends this process, and with it the server: copies must not differ."""
-        if not self._asleep:
+        if self._asleep:
+            self._scheduler.blocks.reset_prefix_cache()
+        else:
             self._empty_the_device()
         try:
             with self._pulse.at_rest():

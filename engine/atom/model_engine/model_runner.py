@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 
 import msgspec
 import torch
@@ -20,6 +21,8 @@ import torch
 from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
+from atom.model_engine.control import MovePages
+from atom.model_engine.page_moves import Move
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.chosen_ops import ElementTypes, chosen_ops
 from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
@@ -30,6 +33,7 @@ from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.model_builder import ModelBuilder
+from atom.model_engine.runner.pages.host_tier import RankTier, tier_shape
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device
 from atom.model_engine.runner.sleep.lent_device import LentDevice
@@ -64,10 +68,15 @@ Progress = Callable[[str, float], None]
 
 class ModelRunner:
     def __init__(
-        self, config: Config, group: Group = ALONE, links: ExpertLinks | None = None
+        self,
+        config: Config,
+        group: Group = ALONE,
+        links: ExpertLinks | None = None,
+        pages: int | None = None,
     ) -> None:
         """group: of the ranks that share the model's copy; links: to ranks of data parallelism that
-        share experts."""
+        share experts; pages: the descriptor of memory that the group shares for pages of the KV
+        cache, if there is such a tier."""
         self._config = config
         self._asked_num_seqs = config.scheduler.max_num_seqs
         self._group = group
@@ -83,6 +92,8 @@ class ModelRunner:
         # What the KV cache keeps, by groups of layers.
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
         self._layout = kv_layout(*kept, config.cache.block_size)
+        shape = tier_shape(config, self._layout, self._device, group.size)
+        self.tier = None if shape is None else RankTier(shape, self._device, group, pages)
         types = ElementTypes(self._dtype, self._kv_dtype)
         layers = self._speculation.all_layers()
         self._resolved = chosen_ops(config, layers, types, self._device.type)
@@ -121,7 +132,10 @@ class ModelRunner:
         config = self._config
         predicted = self._predicted
         predicted.plan_cache(
-            self._layout, predicted.weights_bytes(), predicted.activation_bytes(), 0
+            self._layout,
+            predicted.weights_bytes(),
+            predicted.activation_bytes(),
+            self._tier_bytes(),
         )
         self._build()
         if self._device.is_gpu and config.sleep.enabled:
@@ -136,7 +150,7 @@ class ModelRunner:
         activations = self._activation_bytes()
         share = config.cache.gpu_memory_utilization
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes, self._others, share)
-        overhead += self._graph_bytes()
+        overhead += self._graph_bytes() + self._tier_bytes()
         self._release_cache()
         budget = kv_cache.agreed(
             self._predicted.plan_cache(self._layout, weights_bytes, activations, overhead),
@@ -148,6 +162,7 @@ class ModelRunner:
         self._take_cache()
         self.steps.graphs = self._decode_graphs(self._lent.graphs_id if self._lent else None)
         self._capture(progress, self._warm_up if self._device.is_gpu else None)
+        self._bind_tier()
         found = Found(
             self._device, self._dtype, self._kv_dtype, self._resolved.chosen,
             asked_num_seqs=self._asked_num_seqs,
@@ -158,7 +173,8 @@ class ModelRunner:
         if self._lent is not None:
             self._lent.wait()
         timed = self._speculation.timed_steps(self.steps, self._cache_shape(budget.num_blocks))
-        return msgspec.structs.replace(report, timed_steps=timed)
+        tier = None if self.tier is None else self.tier.report()
+        return msgspec.structs.replace(report, timed_steps=timed, host_tier=tier)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every layer of a step, if the host waits for layers."""
@@ -317,6 +333,27 @@ class ModelRunner:
         )
         return tensors + kv_cache.allocate_states(layers, counts, place.device)
 
+    def _bind_tier(self) -> None:
+        """Let pages be moved from and to the cache that the layers hold now."""
+        if self.tier is not None:
+            layers = self._speculation.attention_layers(self._model)
+            self.tier.bind(layers, self._layout.groups, self._cache_size[1])
+
+    def _tier_bytes(self) -> int:
+        """Return the device memory that a tier of the KV cache takes: on the CPU the tier itself is
+        in it."""
+        if self.tier is None:
+            return 0
+        return self.tier.staging_bytes if self._device.is_gpu else self._config.tier_bytes
+
+    @torch.inference_mode()
+    def move_pages(self, call: MovePages) -> None:
+        """Copy pages between the cache and the host's memory, in the order of the steps."""
+        assert self.tier is not None, "pages are moved where there is a tier"
+        self.tier.move(
+            call.number, list(starmap(Move, call.saves)), list(starmap(Move, call.loads))
+        )
+
     def _release_cache(self) -> None:
         """Free the profiling cache before the KV cache takes the remaining memory."""
         for layer in self._speculation.attention_layers(self._model):
@@ -354,6 +391,8 @@ class ModelRunner:
         at wake-up."""
         before = self._device.process_bytes()
         self._is_asleep = True
+        if self.tier is not None:
+            self.tier.unbind()
         if self._lent is not None:
             models = self._speculation.models(self._model) if hasattr(self, "_model") else ()
             self._lent.give_back(models, on_host=level == 1)
@@ -389,6 +428,7 @@ class ModelRunner:
             self._take_cache()
             self.steps.graphs = self._decode_graphs()
             self._capture(lambda phase, share: None)
+        self._bind_tier()
         self._is_asleep = False
 
     def _read_in_place(self) -> bool:

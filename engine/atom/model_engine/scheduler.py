@@ -35,6 +35,7 @@ from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.accepted_tokens import tokens_of
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
+from atom.model_engine.schedule.kv_tiers import KVTiers
 from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.making_way import plan_way
 from atom.model_engine.schedule.prompt_chunks import PromptChunks
@@ -64,9 +65,10 @@ class Scheduler:
         eos_token_ids: Iterable[int],
         seed: int = 0,
         draft_lengths: DraftLengths | None = None,
+        tiers: KVTiers | None = None,
     ) -> None:
         """draft_lengths: how many tokens rows compute beside their newest; None for as many as
-        blocks are kept for."""
+        blocks are kept for. tiers: of the cache below the device."""
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
@@ -91,6 +93,8 @@ class Scheduler:
         self._pace = PromptPace(config)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
+        self.tiers = tiers
+        self._parked: set[int] = set()  # ids of sequences whose prefix is being read from a tier
         self._outstanding = 0  # batches scheduled and not updated yet
         self._preemptions = 0
         self._prompts = PromptCounts(caching=blocks.enable_prefix_caching)
@@ -147,6 +151,16 @@ class Scheduler:
                 if sequence.status is SequenceStatus.WAITING:
                     self.waiting.add(sequence)
 
+    def take_in_pages(self) -> None:
+        """Queue the requests again whose prefix has been read from another tier."""
+        if self.tiers is None:
+            return
+        for number in self.tiers.take_in():
+            self._blocked = None
+            if number in self._parked:
+                self._parked.remove(number)
+                self.waiting.add(self._sequences[number])
+
     def preempt_all(self) -> None:
         """Let every running sequence be computed again, from its prompt and the tokens that it has;
         no batch is outstanding."""
@@ -159,7 +173,7 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Return whether a sequence is there that is not held."""
-        return len(self._sequences) > len(self._held)
+        return len(self._sequences) > len(self._held) + len(self._parked)
 
     @property
     def open_requests(self) -> tuple[int, ...]:
@@ -298,8 +312,9 @@ class Scheduler:
         return chunks
 
     def _admit(self, sequence: Sequence, now: float, *, leave_spare: bool = True) -> bool:
-        """Admit the first waiting sequence to blocks and a slot; False if blocks are short, or no
-        slot is free for its adapter. leave_spare: keep blocks free for running rows."""
+        """Admit the first waiting sequence to blocks and a slot, or park it while its prefix is
+        read; False if blocks are short, or no slot is free for its adapter. leave_spare: keep
+        blocks free for running rows."""
         if sequence is self._blocked:
             return False
         if sequence.lora is not None and not self.loras.has_room(sequence.lora):
@@ -309,13 +324,17 @@ class Scheduler:
         if match is None:
             self._blocked = sequence
             return False
+        if self.tiers is not None and self.tiers.begin(sequence, match, self._pace.seconds_a_token):
+            self.waiting.end(sequence)
+            self._parked.add(sequence.id)
+            return True
         slot = self.rows.enter(sequence)
         cached = self._row_blocks.allocate(sequence, match)
         begins = sequence.seed is None  # no preemption was before
         self.waiting.admit(sequence, sequence.num_tokens - cached if begins else 0)
         if begins:
             self._enter_first_time(sequence, cached, now)
-        sequence.status = SequenceStatus.RUNNING
+        sequence.status, sequence.tier_reads = SequenceStatus.RUNNING, 0
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
         self._stops.enter(sequence)
@@ -410,11 +429,12 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         """Remove a sequence that ends, whether it waits, runs or is held."""
         runs = sequence.status is SequenceStatus.RUNNING
-        if runs or sequence.id not in self._held:
+        if runs or sequence.id not in self._held | self._parked:
             self.waiting.end(sequence)
         if runs:
             self._release(sequence)
         self._held.discard(sequence.id)
+        self._parked.discard(sequence.id)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
@@ -446,4 +466,5 @@ class Scheduler:
             waiting_loras=self.loras.waiting,
             **self._prompts.totals(),
             **self._tokens.counts.totals(),
+            **({} if self.tiers is None else self.tiers.totals()),
         )

@@ -42,7 +42,8 @@ class Sequence:
     shareable. seed: of its random draws, fixed at first admission. scheduled_time: of that, in the
     clock of arrive_time.
     num_scored: positions of the prompt whose logits were (or are being) looked at for
-    `prompt_logprobs`."""
+    `prompt_logprobs`. tier_reads: how often its prefix was read from another tier of the cache
+    since it was last admitted."""
 
     __slots__ = (
         "_status",
@@ -65,6 +66,7 @@ class Sequence:
         "scheduled_time",
         "seed",
         "slot",
+        "tier_reads",
         "token_ids",
     )
 
@@ -90,6 +92,7 @@ class Sequence:
         self.chain_hash = 0
         self.num_published = 0
         self.num_scored = 0
+        self.tier_reads = 0
         self._status = SequenceStatus.WAITING
 
     @property

@@ -26,7 +26,9 @@ from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.executor.base import StepExecutor
+from atom.model_engine.page_moves import PageMover
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.schedule.kv_tiers import KVTiers, TierSetup
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
@@ -58,6 +60,7 @@ class StepPipeline:
         self._guided = guided
         self._join = join
         self._submitted: deque[tuple[ScheduledBatch, int]] = deque()
+        self._tiers = scheduler.tiers
         self._set_back: dict[int, int] = {}  # request ids, and the ticket that drops their token
         self._resumed: set[int] = set()  # of these, whose mask has come before the ticket's tokens
 
@@ -95,11 +98,19 @@ class StepPipeline:
         return (*held, *self._scheduler.open_requests)
 
     def has_work(self) -> bool:
-        """Return whether there is a step to run. Requests that wait for their grammar or a mask are
-        no work; `GuidedRequests.wake_fd` signals when one is ready."""
+        """Return whether there is a step to run. Requests that wait for their grammar, a mask or
+        pages of their prefix are no work; `GuidedRequests.wake_fd` and the executor's `wake_fds`
+        signal when one is ready."""
         if self._submitted or self._scheduler.has_work():
             return True
+        if self._tiers is not None and self._tiers.has_news:
+            return True
         return self._guided is not None and self._guided.has_news
+
+    def wait_for_pages(self) -> bool:
+        """Wait until moves of pages are complete; for callers without a loop and without other
+        work. Returns False if none are under way."""
+        return self._tiers is not None and self._tiers.wait()
 
     def has_requests(self) -> bool:
         """Return whether a request is open, were it only one that waits for its grammar or a
@@ -124,7 +135,11 @@ class StepPipeline:
     def step(self, now: float) -> StepResult | None:
         """Submit the next batch, and return the result of the oldest step that is due, or None."""
         finished = self._turn_guided()
+        if self._tiers is not None:
+            self._scheduler.take_in_pages()
         batch = self._scheduler.schedule(now)
+        if self._tiers is not None:
+            self._tiers.send()
         if batch is not None and self._guided is not None and self._guided.confines(batch):
             result = self._step_guided(replace(batch, samples_later=True), self._guided)
             return _with_finished(result, finished) if finished else result
@@ -139,9 +154,11 @@ class StepPipeline:
 
     def preempt_all(self) -> list[StepResult]:
         """Take in the steps that are outstanding, whose results are returned, and let every request
-        that runs be computed again."""
+        that runs be computed again. No page is moved any more."""
         results = [self._take_in() for _ in range(len(self._submitted))]
         self._scheduler.preempt_all()
+        if self._tiers is not None:
+            self._tiers.settle()
         return results
 
     def _step_guided(self, batch: ScheduledBatch, guided: GuidedRequests) -> StepResult | None:
@@ -235,8 +252,11 @@ def _with_finished(result: StepResult | None, finished: list[FinishedRow]) -> St
     return replace(result, finished=[*result.finished, *finished])
 
 
-def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
-    """Build the scheduler of a started engine, over the blocks that it found room for."""
+def build_scheduler(
+    config: Config, report: EngineReport, mover: PageMover | None = None
+) -> Scheduler:
+    """Build the scheduler of a started engine, over the blocks that it found room for. mover: of
+    pages to a tier below the device, if there is one."""
     model = config.model
     # States may leave room for fewer sequences than were asked for.
     limits = replace(config.scheduler, max_num_seqs=report.max_num_seqs)
@@ -249,6 +269,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         ),
         masks=report.cache_masks,
         checkpoints=_checkpoints(report),
+        policy=config.tier.policy,
     )
     lengths = None
     if config.speculative is not None:
@@ -263,7 +284,28 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         # Ranks draw apart: the same prompt on two of them is to give two samples.
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
         draft_lengths=lengths,
+        tiers=_tiers(config, report, blocks, mover),
     )
+
+
+def _tiers(
+    config: Config, report: EngineReport, blocks: BlockManager, mover: PageMover | None
+) -> KVTiers | None:
+    tier = report.host_tier
+    if tier is None or mover is None:
+        return None
+    setup = TierSetup(
+        num_pages=tier.num_pages,
+        page_bytes=tier.page_bytes,
+        queue_pages=tier.queue_pages,
+        num_states=tier.num_states,
+        state_bytes=tier.state_bytes,
+        queue_states=tier.queue_states,
+        min_tokens=config.tier.min_tokens,
+        policy=config.tier.policy,
+        write=config.tier.write,
+    )
+    return KVTiers(blocks, setup, mover)
 
 
 def _may_share(config: Config, report: EngineReport) -> bool:

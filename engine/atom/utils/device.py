@@ -51,6 +51,10 @@ class Device:
             return int(torch.cuda.mem_get_info(self.torch_device)[1])
         return min([psutil.virtual_memory().total, *_cgroup_memory_limits()]) // self.sharers
 
+    def host_memory_bytes(self) -> int:
+        """Return the memory of the host that the processes of this container may use."""
+        return min([psutil.virtual_memory().total, *_cgroup_memory_limits()])
+
     def used_memory_bytes(self) -> int:
         """Measure the memory of a GPU that all processes use: the larger of the runtime's figure
         and, on AMD, the management tool's."""

@@ -99,6 +99,7 @@ def _panels(of: Selector) -> list[_Panel]:
                 ),
             ),
         ),
+        *_tier_panels(of),
         (
             "Drafted tokens that were kept",
             "percentunit",
@@ -114,6 +115,39 @@ def _panels(of: Selector) -> list[_Panel]:
             "Preemptions per second",
             "short",
             ((f"sum(rate({of('atom:preemptions_total')}[5m]))", "preemptions"),),
+        ),
+    ]
+
+
+def _tier_panels(of: Selector) -> list[_Panel]:
+    """Return the panels of the KV cache's tiers, which are empty without one."""
+    hits, queries = of("atom:kv_offload_hits_total"), of("atom:kv_offload_queries_total")
+    load, store = of("atom:kv_offload_load_bytes_total"), of("atom:kv_offload_store_bytes_total")
+    dropped = of("atom:kv_offload_store_dropped_total")
+    return [
+        (
+            "Tokens beyond the device's prefix that a tier has",
+            "percentunit",
+            (
+                (
+                    f"sum by (tier) (rate({hits}[5m])) / sum by (tier) (rate({queries}[5m]))",
+                    "{{tier}}",
+                ),
+                (f"max by (tier) ({of('atom:kv_offload_usage_ratio')})", "{{tier}} in use"),
+            ),
+        ),
+        (
+            "KV cache moved to and from tiers",
+            "Bps",
+            (
+                (f"sum(rate({load}[5m]))", "read"),
+                (f"sum(rate({store}[5m]))", "written"),
+            ),
+        ),
+        (
+            "Pages that were not written, per second",
+            "short",
+            ((f"sum by (reason) (rate({dropped}[5m]))", "{{reason}}"),),
         ),
     ]
 

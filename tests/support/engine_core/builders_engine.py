@@ -9,7 +9,9 @@ import numpy as np
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.page_moves import PageMover
 from atom.model_engine.request import Request
+from atom.model_engine.schedule.kv_tiers import KVTiers, TierSetup
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
@@ -35,6 +37,7 @@ def make_scheduler(
     windows: tuple[int | None, ...] = (None,),
     fairness: Fairness = "clients",
     blocks_type: type[BlockManager] = BlockManager,
+    tier: tuple[TierSetup, PageMover] | None = None,
 ) -> Scheduler:
     config = SchedulerConfig(
         policy=policy,
@@ -51,8 +54,10 @@ def make_scheduler(
         block_size,
         enable_prefix_caching=prefix_caching,
         masks=tuple(map(sliding_window, windows)),
+        policy="lru" if tier is None else tier[0].policy,
     )
-    return Scheduler(config, blocks, max_model_len=max_model_len, eos_token_ids=[EOS])
+    tiers = None if tier is None else KVTiers(blocks, *tier)
+    return Scheduler(config, blocks, max_model_len=max_model_len, eos_token_ids=[EOS], tiers=tiers)
 
 
 def make_request(

@@ -21,6 +21,8 @@ def check_integrity(scheduler: Scheduler) -> None:
     _check_queues(scheduler)
     _check_rows(scheduler)
     references = Counter(block for sequence in running for block in _held_blocks(sequence))
+    if scheduler.tiers is not None:
+        references.update(scheduler.tiers.check_integrity())
     for sequence in running:
         held = _held_blocks(sequence)
         assert len(set(held)) == len(held), "a block twice in a row"

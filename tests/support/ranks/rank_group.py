@@ -29,6 +29,7 @@ from atom.model_engine.executor.tensor_parallel.step_channel import (
 )
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.first_loss import FirstLoss
+from atom.utils.unnamed_memory import unnamed_memory
 from tests.support.engine_core.core_driver import CoreDriver
 
 _CPU = torch.device("cpu")
@@ -42,6 +43,7 @@ class RankGroup:
     def __init__(self, size: int) -> None:
         self.size = size
         self._channel = StepSender(size - 1)
+        self._pages = unnamed_memory("atom-kv-pages")
         store = open_store(size)
         self._followers = [self._follower(rank, store.port) for rank in range(1, size)]
         self._channel.let_go()
@@ -61,6 +63,7 @@ class RankGroup:
             follower.stdin.flush()
         loss = FirstLoss(lambda words: None)
         processes = RankProcesses(config, range(0), self._channel, loss)
+        processes.pages = self._pages  # inherited by the followers before there was a model
         return TensorParallelExecutor(config, self.group, self._channel, processes)
 
     def line(self, config: Config) -> bytes:
@@ -81,11 +84,11 @@ class RankGroup:
 
     def _follower(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         memory, connection = self._channel.descriptors(rank - 1)
-        order = msgspec.json.encode(RankOrder(memory, connection, LOOPBACK, port))
+        order = msgspec.json.encode(RankOrder(memory, connection, LOOPBACK, port, self._pages))
         return subprocess.Popen(
             [sys.executable, "-m", self.follower, order.decode(), str(rank), str(self.size)],
             stdin=subprocess.PIPE,
-            pass_fds=(memory, connection),
+            pass_fds=(memory, connection, self._pages),
         )
 
 
@@ -107,12 +110,14 @@ def _follow(order: RankOrder, rank: int, size: int) -> None:
     group: Group = TorchGroup(place, find_store(order.port, size, order.host))
     receiver = StepReceiver(memory, order.wakeup)
     for line in sys.stdin.buffer:
-        follow_model(Config.from_json(line), group, receiver)
+        follow_model(Config.from_json(line), group, receiver, order.pages)
     group.close()
 
 
-def follow_model(config: Config, group: Group, receiver: StepReceiver) -> None:
-    runner = ModelRunner(config, group)
+def follow_model(
+    config: Config, group: Group, receiver: StepReceiver, pages: int | None = None
+) -> None:
+    runner = ModelRunner(config, group, pages=pages)
     runner.initialize(lambda phase, share: None)
     group.barrier()
     follow_steps(runner, receiver)

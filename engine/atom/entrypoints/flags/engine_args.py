@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.flags.client_weights import read_client_weights
 from atom.entrypoints.flags.flag_parser import FlagParser
+from atom.entrypoints.flags.kv_transfer_config import kv_tier_options
 from atom.entrypoints.flags.upstream_switches import is_switched_on, warn_of_switches
 from atom.eplb_config import EPLBConfig, eplb_config
 from atom.errors import ConfigError
@@ -24,6 +25,7 @@ from atom.lora_config import LoraConfig, lora_config
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.drafting import SpeculationFlags
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.kv_tiers import KVTierOptions
 from atom.sizing.options.lora import LoraFlags
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
 from atom.sizing.options.option import Companion, Option, options_of
@@ -114,6 +116,7 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         parallel=_part(ParallelOptions, args),
         nodes=_part(NodePlace, args),
         health=_part(HealthOptions, args),
+        tier=kv_tier_options(_part(KVTierOptions, args), args.kv_transfer_config),
         kv_events=kv_events_config(args.kv_events_config),
         lora=_lora(args),
         balance=_balance(args),

@@ -39,6 +39,7 @@ _SAME: tuple[FlagRow, ...] = (
     _same("--block-size", "--page-size"),
     _same("--seed", "--random-seed"),
     _same("--num-kv-blocks", "--num-gpu-blocks-override"),
+    _same("--kv-offloading-size", "--hicache-size"),
     _same("--enforce-eager", "--disable-cuda-graph"),
     _same("--reproducible", "--enable-deterministic-inference"),
     _same("--no-enable-prefix-caching", "--disable-radix-cache"),
@@ -99,6 +100,10 @@ _UNNEEDED: tuple[FlagRow, ...] = (
         "--disable-outlines-disk-cache --disable-fast-image-processor "
         "--disable-tokenizer-batch-decode --disable-frontend-multiprocessing "
         "--disable-custom-all-reduce --disable-flashinfer-autotune --disable-mm-preprocessor-cache",
+    ),
+    _unneeded(
+        "--kv-offloading-size turns the tier in the host's memory on",
+        "--enable-hierarchical-cache --enable-hicache",
     ),
     _unneeded("text alone is read and written", "--enable-multimodal --language-model-only"),
     _unneeded(

@@ -67,29 +67,32 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
         "--disaggregation-decode-retraction-backup --disaggregation-enable-kv-checksum "
         "--disaggregation-ib-device --disaggregation-mode --disaggregation-transfer-backend "
         "--ec-manager-config --ec-transfer-config --enable-pd-role-switch --enable-pdmux "
-        "--enable-rapidserve --enable-scale-out --engine-info-bootstrap-port --kv-transfer-config "
+        "--enable-rapidserve --enable-scale-out --engine-info-bootstrap-port "
         "--mooncake-ib-device --num-reserved-decode-tokens --pdmux-config-path --tokens-only",
+    ),
+    refused(
+        "--kv-offloading-size GIB keeps KV blocks in the host's memory; --kv-offload-policy, "
+        "--kv-offload-write and --kv-offload-min-tokens say how",
+        "--enable-flexkv --enable-lmcache --flexkv-config-file --hicache-host-memory-fraction "
+        "--hicache-host-memory-mode --hicache-io-backend --hicache-mem-layout --hicache-ratio "
+        "--hicache-storage-backend --hicache-storage-backend-extra-config "
+        "--hicache-storage-prefetch-policy --hicache-storage-prefetch-retry-max-attempts "
+        "--hicache-storage-prefetch-retry-poll-interval --hicache-write-policy "
+        "--lmcache-config-file --swap-space",
     ),
     refused(
         "the KV cache and the weights lie in the device's memory; --gpu-memory-utilization says "
         "how much of it",
         "--cpu-offload-gb --cpu-offload-params --enable-draft-weights-cpu-backup "
-        "--enable-elastic-expert-backup --enable-flexkv --enable-hicache "
-        "--enable-hierarchical-cache --enable-hisparse --enable-linker-mla-dedup --enable-lmcache "
+        "--enable-elastic-expert-backup --enable-hisparse --enable-linker-mla-dedup "
         "--enable-paged-experts --enable-unified-cache-external-linker --enable-unified-memory "
-        "--enable-weights-cpu-backup --engram-config --flexkv-config-file "
-        "--hicache-host-memory-fraction --hicache-host-memory-mode --hicache-io-backend "
-        "--hicache-mem-layout --hicache-ratio --hicache-size --hicache-storage-backend "
-        "--hicache-storage-backend-extra-config --hicache-storage-prefetch-policy "
-        "--hicache-storage-prefetch-retry-max-attempts "
-        "--hicache-storage-prefetch-retry-poll-interval --hicache-write-policy "
+        "--enable-weights-cpu-backup --engram-config "
         "--hierarchical-sparse-attention-extra-config --hisparse-config --kt-cpuinfer "
         "--kt-max-deferred-experts-per-token --kt-method --kt-num-gpu-experts "
-        "--kt-threadpool-count --kt-weight-path --kv-offloading-backend "
-        "--kv-offloading-size --lmcache-config-file --offload-backend --offload-group-size "
+        "--kt-threadpool-count --kt-weight-path --offload-backend --offload-group-size "
         "--offload-mode --offload-num-in-group --offload-params --offload-prefetch-step "
         "--paged-experts-num-resident --ple-offload-backend --ple-offload-dir "
-        "--ple-offload-embedding --swap-space --unified-cache-external-linker-backend "
+        "--ple-offload-embedding --unified-cache-external-linker-backend "
         "--unified-cache-external-linker-config --weight-cache-mode --weight-cache-socket "
         "--weight-cache-timeout",
     ),

@@ -35,6 +35,7 @@ from atom.model_engine.wire.rank_answers import add_stats
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
 
+_HOST = "host"  # the tier in the host's memory
 _EXAMPLE = 'atom:num_requests_running{model_name="MODEL"} 1.0'
 
 
@@ -319,10 +320,80 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
         counter.add_metric([name], value)
         yield counter
+    if stats.offload_pages:
+        yield from _tier_metrics(stats, name)
     if stats.expert_tokens_most:
         yield from _expert_balance(stats, name)
     if stats.accepted_at_totals:
         yield _accepted_by_position(stats, name)
+
+
+def _tier_metrics(stats: StatsBody, name: str) -> Iterator[Metric]:
+    """Yield the metrics of the host's tier, which exist only with one, so that a dashboard's row is
+    empty without it."""
+    usage = GaugeMetricFamily(
+        "atom:kv_offload_usage_ratio",
+        "Share of a tier's pages that are in use, 0 to 1.",
+        labels=["model_name", "tier"],
+    )
+    usage.add_metric([name, _HOST], stats.offload_pages_used / stats.offload_pages)
+    yield usage
+    for key, text, count in (
+        (
+            "queries",
+            "Prompt tokens beyond the device's cached prefix that were looked up in a tier.",
+            stats.offload_queries_total,
+        ),
+        ("hits", "Of these, tokens that the tier has.", stats.offload_hits_total),
+        (
+            "computed",
+            "Of these, tokens that were computed, since reading was predicted to take longer.",
+            stats.offload_computed_total,
+        ),
+    ):
+        counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name", "tier"])
+        counter.add_metric([name, _HOST], count)
+        yield counter
+    yield from _labelled(
+        "store_dropped",
+        "Pages that were not written: too many were being written, or every place was in use.",
+        ["reason"],
+        name,
+        {
+            ("queue_full",): stats.offload_dropped_queue_total,
+            ("tier_full",): stats.offload_dropped_full_total,
+        },
+    )
+    yield from _labelled(
+        "errors",
+        "Pages of a tier that could not be used, and were computed again.",
+        ["tier", "kind"],
+        name,
+        {(_HOST, "checksum"): stats.offload_checksum_errors_total},
+    )
+    yield from _copies(stats, name)
+
+
+def _copies(stats: StatsBody, name: str) -> Iterator[Metric]:
+    values = {
+        "load_bytes": ("Bytes read from tiers, of one rank.", stats.offload_load_bytes_total),
+        "load_seconds": ("Seconds of these copies.", stats.offload_load_seconds_total),
+        "store_bytes": ("Bytes written to tiers, of one rank.", stats.offload_store_bytes_total),
+        "store_seconds": ("Seconds of these copies.", stats.offload_store_seconds_total),
+    }
+    for key, (text, value) in values.items():
+        counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name"])
+        counter.add_metric([name], value)
+        yield counter
+
+
+def _labelled(
+    key: str, text: str, labels: list[str], name: str, counts: dict[tuple[str, ...], int]
+) -> Iterator[Metric]:
+    counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name", *labels])
+    for values, count in counts.items():
+        counter.add_metric([name, *values], count)
+    yield counter
 
 
 def _expert_balance(stats: StatsBody, name: str) -> Iterator[Metric]:

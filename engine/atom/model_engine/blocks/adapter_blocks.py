@@ -34,6 +34,13 @@ class AdapterBlocks:
             self._numbers = np.full(self._num_blocks, _BASE, np.int64)
         self._numbers[block_ids] = _BASE if number is None else number
 
+    def number_of(self, block_id: int) -> int | None:
+        """Return the number of the adapter that computed a block last; None for the model
+        alone."""
+        if self._numbers is None:
+            return None
+        return int(self._numbers[block_id]) or None
+
     def retire(self, number: int) -> list[int]:
         """Take no more blocks of an adapter, whose requests may still run; return the blocks that
         it computed last, whether or not they can be found."""

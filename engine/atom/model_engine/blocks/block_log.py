@@ -7,6 +7,15 @@ its entries into events. Knows hashes and packed tokens, no messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Medium(StrEnum):
+    """Names the places of cached blocks, by vLLM's words. GPU: where the engine computes, whatever
+    that is; CPU: in the host's memory."""
+
+    GPU = "GPU"
+    CPU = "CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +31,8 @@ class Apart:
 class Stored:
     """Describe consecutive blocks that are findable now. group: of layers; parent: the hash before
     the first, None at the beginning of a sequence; packed: their tokens as int32; salt: separates
-    sequences of equal tokens, at their beginning only; lora_name: of its adapter."""
+    sequences of equal tokens, at their beginning only; lora_name: of its adapter; medium: where the
+    blocks are."""
 
     group: int
     parent: int | None
@@ -30,13 +40,15 @@ class Stored:
     packed: bytes
     salt: str = ""
     lora_name: str | None = None
+    medium: Medium = Medium.GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Names blocks that are not findable any more."""
+    """Names blocks that are not findable there any more."""
 
     hashes: list[int]
+    medium: Medium = Medium.GPU
 
 
 @dataclass(frozen=True, slots=True)

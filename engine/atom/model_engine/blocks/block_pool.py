@@ -44,6 +44,8 @@ class BlockPool:
         # Told of blocks whose content is forgotten, but for `reset_cache`, and of their hashes,
         # where anything hangs on it.
         self.evicted: Callable[[list[int], list[int]], None] | None = None
+        # Told of blocks that become cached, where another tier keeps them.
+        self.unused: Callable[[list[int]], None] | None = None
 
     @property
     def num_free(self) -> int:
@@ -92,10 +94,13 @@ class BlockPool:
             hashes[block_id] = None
             gone.append(content_hash)
             evicted.append(block_id)
-        self._num_cached -= count
-        if self.evicted is not None:
-            self.evicted(evicted, gone)
+        self._note_evicted(evicted, gone)
         return evicted
+
+    def _note_evicted(self, block_ids: list[int], hashes: list[int]) -> None:
+        self._num_cached -= len(block_ids)
+        if self.evicted is not None:
+            self.evicted(block_ids, hashes)
 
     def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
         """Return how many of the blocks that were found, from the first on, hold exactly these
@@ -103,6 +108,22 @@ class BlockPool:
         these blocks and perhaps more. The others are collisions of 64 bits: misses, never someone
         else's data."""
         return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
+
+    def hash_of(self, block_id: int) -> int | None:
+        """Return the hash that a block is found by; None for a block that is not findable."""
+        return self._hashes[block_id]
+
+    def contents(self, block_id: int) -> tuple[int, bytes]:
+        """Return the hash before a block and its tokens as int32, as it was last published."""
+        return self._contents.get(block_id)
+
+    def find_proven(self, hash_: int, parent: int, packed: bytes) -> int | None:
+        """Return the block with this hash that holds exactly these tokens after exactly this
+        prefix, or None."""
+        block_id = self.find(hash_)
+        if block_id is None or self._contents.get(block_id) != (parent, packed):
+            return None
+        return block_id
 
     def count_held_once(self, block_ids: Sequence[int]) -> int:
         """Return how many of these referenced blocks have one reference, which frees them when it
@@ -117,6 +138,10 @@ class BlockPool:
         return [ref_counts[block_id] for block_id in block_ids].count(0)
 
     def share(self, block_ids: Sequence[int]) -> None:
+        """Take one more reference to each of these blocks, which a request has found."""
+        self.hold(block_ids)
+
+    def hold(self, block_ids: Sequence[int]) -> None:
         """Take one more reference to each of these referenced or cached blocks."""
         ref_counts = self._ref_counts
         self._num_cached -= self.count_unreferenced(block_ids)
@@ -161,7 +186,7 @@ class BlockPool:
         without its beginning is useless.
         """
         ref_counts, hashes, empty = self._ref_counts, self._hashes, self._empty
-        listed, cached = self._num_listed, []
+        cached = []
         for block_id in reversed(block_ids):
             count = ref_counts[block_id] - 1
             assert count >= 0, f"block {block_id} freed twice"
@@ -171,9 +196,17 @@ class BlockPool:
                     empty.append(block_id)
                 else:
                     cached.append(block_id)
-                    listed[block_id] += 1
-        self._given_back += cached
         self._num_cached += len(cached)
+        self._give_back(cached)
+        if cached and self.unused is not None:
+            self.unused(cached)
+
+    def _give_back(self, block_ids: list[int]) -> None:
+        """Add blocks to those that may be evicted, the newest last."""
+        listed = self._num_listed
+        for block_id in block_ids:
+            listed[block_id] += 1
+        self._given_back += block_ids
         if len(self._given_back) > _MOST_ENTRIES_PER_BLOCK * self.num_blocks:
             self._forget_old_entries()
 
@@ -185,6 +218,9 @@ class BlockPool:
         self._num_listed = [0] * self.num_blocks
         for block_id in kept:
             self._num_listed[block_id] = 1
+
+    def _cached_blocks(self) -> set[int]:
+        return {block_id for block_id in self._given_back if self._is_cached(block_id)}
 
     def _is_cached(self, block_id: int) -> bool:
         return self._ref_counts[block_id] == 0 and self._hashes[block_id] is not None
@@ -207,8 +243,10 @@ class BlockPool:
         if findable and self.evicted is not None:
             self.evicted(list(findable), list(findable.values()))
 
-    def reset_cache(self) -> None:
-        """Forget all cached content; referenced blocks stay so but can no longer be found."""
+    def reset_cache(self) -> list[int]:
+        """Forget all cached content, and return its hashes; referenced blocks stay so but can no
+        longer be found."""
+        hashes = list(self._by_hash)
         self._empty.extend(b for b in self._by_hash.values() if self._ref_counts[b] == 0)
         for block_id in self._by_hash.values():
             self._hashes[block_id] = None
@@ -216,13 +254,14 @@ class BlockPool:
         self._given_back.clear()
         self._num_listed = [0] * self.num_blocks
         self._num_cached = 0
+        return hashes
 
     def check_integrity(self) -> None:
         """Raise AssertionError if any invariant of the module's docstring is broken. Tests call
         this at every step of pools of thousands of blocks, so checks of all blocks avoid loops."""
         ref_counts, hashes, listed = self._ref_counts, self._hashes, self._num_listed
         empty = set(self._empty)
-        cached = {block_id for block_id in self._given_back if self._is_cached(block_id)}
+        cached = self._cached_blocks()
         assert len(cached) == self._num_cached
         entries = Counter(self._given_back)
         assert all(listed[block_id] == count for block_id, count in entries.items())
@@ -261,6 +300,13 @@ class BlockContents:
         start = block_id * self._block_bytes
         self._parent_items[block_id] = parent
         self._token_bytes[start : start + self._block_bytes] = packed
+
+    def get(self, block_id: int) -> tuple[int, bytes]:
+        """Return the hash before a block and its tokens as int32."""
+        start = block_id * self._block_bytes
+        return self._parent_items[block_id], bytes(
+            self._token_bytes[start : start + self._block_bytes]
+        )
 
     def put_all(
         self, block_ids: Sequence[int], parents: Sequence[int], tokens: NDArray[np.int32]

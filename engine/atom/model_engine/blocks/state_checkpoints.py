@@ -37,6 +37,10 @@ class StateCheckpoints:
         else:
             self._of_block[block_id] = checkpoint
 
+    def place_of(self, block_id: int) -> int | None:
+        """Return the checkpoint at a block's end, or None."""
+        return self._of_block.get(block_id)
+
     def last_of(self, block_ids: list[int]) -> int:
         """Return how many of a prefix's blocks are before its last checkpoint."""
         every = self.interval_blocks

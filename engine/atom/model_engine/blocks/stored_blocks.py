@@ -10,15 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atom.model_engine.blocks.block_log import Apart, BlockLog, Cleared, Removed, Stored
+from atom.model_engine.blocks.block_log import (
+    Apart,
+    BlockLog,
+    Cleared,
+    Medium,
+    Removed,
+    Stored,
+)
+from atom.model_engine.blocks.host_pages import Page
 
 # Sequences whose first block is not computed yet; far more than can be open.
 _MOST_APART = 65_536
 
 
 class StoredBlocks:
-    def __init__(self, log: BlockLog) -> None:
+    def __init__(self, log: BlockLog, roots: Sequence[int] = ()) -> None:
+        """roots: the hashes before the first block of a sequence without salt and adapter, of each
+        group."""
         self._log = log
+        self._roots = frozenset(roots)
         self._apart: dict[int, Apart] = {}
         self._lora_names: dict[int, str] = {}  # by the hash of a block
 
@@ -29,12 +40,36 @@ class StoredBlocks:
         if len(self._apart) > _MOST_APART:
             del self._apart[next(iter(self._apart))]
 
-    def remove(self, hashes: list[int]) -> None:
-        """Log blocks that are not findable any more."""
-        if self._lora_names:
+    def remove(self, hashes: list[int], medium: Medium = Medium.GPU) -> None:
+        """Log blocks that are not findable in a medium any more."""
+        if self._lora_names and medium is Medium.GPU:
             for each in hashes:
                 self._lora_names.pop(each, None)
-        self._log.append(Removed(hashes))
+        self._log.append(Removed(hashes, medium))
+
+    def of_host(self, page: Page) -> Stored:
+        """Return the event of a block of the device whose page reaches the host's memory."""
+        is_first = page.parent in self._roots or page.parent in self._apart
+        apart = self._apart.get(page.parent, Apart())
+        return Stored(
+            page.group,
+            None if is_first else page.parent,
+            [page.hash],
+            page.packed,
+            apart.salt if is_first else "",
+            self._lora_names.get(page.hash),
+            Medium.CPU,
+        )
+
+    def log(self, event: Stored) -> None:
+        """Log an event of `of_host`."""
+        self._log.append(event)
+
+    def add_read(self, page: Page, index: int, lora_name: str | None) -> None:
+        """Log a block that was read from the host. index: in its sequence."""
+        if lora_name is not None and index:
+            self._lora_names.setdefault(page.parent, lora_name)
+        self.add(page.group, index, [page.parent, page.hash], page.packed)
 
     def clear(self) -> None:
         """Log that no block is findable any more."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.control import RankControl
+from atom.model_engine.page_moves import PageMover
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
@@ -84,6 +85,12 @@ class Executor(StepExecutor, Protocol):
         """Carry a control call out on the ranks that it names, and return when the rank of this
         process is done. prepared: the result of work that this rank has done ahead, such as an
         adapter that was read. Raises the errors of the call."""
+        ...
+
+    @property
+    def pages(self) -> PageMover | None:
+        """Return the mover of pages between the KV cache and the host's memory; None without such a
+        tier."""
         ...
 
     def close(self) -> None:

@@ -7,14 +7,16 @@ tensors of its device, stay here, each under its ticket.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.control import RankControl
 from atom.model_engine.executor.base import OneScheduler
+from atom.model_engine.executor.moved_pages import MovedPages
 from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.page_moves import PageMover
 from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
@@ -30,6 +32,15 @@ class SingleDeviceExecutor(OneScheduler):
     @property
     def steps_behind(self) -> int:
         return self.runner.steps_behind
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return () if self.runner.tier is None else self.runner.tier.wake_fds
+
+    @property
+    def pages(self) -> PageMover | None:
+        tier = self.runner.tier
+        return None if tier is None else MovedPages(tier, self.control)
 
     def initialize(self, progress: Progress) -> EngineReport:
         return self.runner.initialize(progress)

@@ -13,11 +13,11 @@ from hashlib import sha256
 import msgspec
 import numpy as np
 
-from atom.model_engine.blocks.block_log import Entry, Removed, Stored
+from atom.model_engine.blocks.block_log import Cleared, Entry, Medium, Removed, Stored
 from atom.sizing.mask_rule import MaskRule
 
 _DIGEST_DIGITS = 32
-MEDIUM = "GPU"  # where the engine computes, whatever that is
+LOCAL = "LOCAL"  # a tier that this engine alone reads
 
 
 class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag_field="type"):
@@ -27,7 +27,7 @@ class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag_field="type"):
 class BlockStored(KVCacheEvent, tag="BlockStored"):
     """Report blocks of `block_size` tokens each that a later prompt may begin with. extra_keys:
     further inputs of each block's content; group_idx and the fields after it: only if layers of a
-    model see different windows and so keep blocks apart."""
+    model see different windows and so keep blocks apart; locality: of a tier below the device."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -40,10 +40,11 @@ class BlockStored(KVCacheEvent, tag="BlockStored"):
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
 
 
 class BlockRemoved(KVCacheEvent, tag="BlockRemoved"):
-    """Blocks that were evicted, or whose adapter was unloaded."""
+    """Blocks that a medium no longer holds: they were evicted, or their adapter was unloaded."""
 
     block_hashes: list[int]
     medium: str
@@ -89,7 +90,7 @@ class EventMaker:
         self._block_size = block_size
         self._groups = [_group(index, mask) for index, mask in enumerate(masks)]
         self._apart = len(self._groups) > 1
-        self._group_of: dict[int, int] = {}
+        self._group_of: dict[Medium, dict[int, int]] = {medium: {} for medium in Medium}
 
     def events(self, entries: Sequence[Entry]) -> list[Event]:
         """Convert entries to events: consecutive blocks become one event, as do consecutive
@@ -101,7 +102,8 @@ class EventMaker:
             elif isinstance(entry, Removed):
                 made += self._removed(entry)
             else:
-                self._group_of.clear()
+                for known in self._group_of.values():
+                    known.clear()
                 made.append(AllBlocksCleared())
         return made
 
@@ -112,8 +114,9 @@ class EventMaker:
             token_ids=np.frombuffer(entry.packed, np.int32).tolist(),
             block_size=self._block_size,
             lora_id=None,
-            medium=MEDIUM,
+            medium=entry.medium,
             lora_name=entry.lora_name,
+            locality=None if entry.medium is Medium.GPU else LOCAL,
         )
         # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's. A
         # digest of the salt is enough to separate prompts, and no reader can use it.
@@ -123,7 +126,7 @@ class EventMaker:
             salts = [salt_digest(entry.salt)] if entry.salt else []
             event.extra_keys = [[*names, *salts], *others]
         if self._apart:
-            self._group_of.update(dict.fromkeys(entry.hashes, entry.group))
+            self._group_of[entry.medium].update(dict.fromkeys(entry.hashes, entry.group))
             group = self._groups[entry.group]
             event.group_idx = group.index
             event.kv_cache_spec_kind = group.kind
@@ -132,13 +135,13 @@ class EventMaker:
 
     def _removed(self, entry: Removed) -> Iterator[BlockRemoved]:
         if not self._apart:
-            yield BlockRemoved(entry.hashes, MEDIUM)
+            yield BlockRemoved(entry.hashes, entry.medium)
             return
         by_group: dict[int, list[int]] = {}
         for each in entry.hashes:
-            by_group.setdefault(self._group_of.pop(each), []).append(each)
+            by_group.setdefault(self._group_of[entry.medium].pop(each), []).append(each)
         for group, hashes in by_group.items():
-            yield BlockRemoved(hashes, MEDIUM, group_idx=group)
+            yield BlockRemoved(hashes, entry.medium, group_idx=group)
 
 
 def _joined(entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -154,8 +157,10 @@ def _joined(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _join(first: Entry, second: Entry) -> Entry | None:
+    if isinstance(first, Cleared) or isinstance(second, Cleared) or first.medium != second.medium:
+        return None
     if isinstance(first, Removed) and isinstance(second, Removed):
-        return Removed(first.hashes + second.hashes)
+        return Removed(first.hashes + second.hashes, first.medium)
     if isinstance(first, Stored) and isinstance(second, Stored):
         follows = second.parent == first.hashes[-1] and second.group == first.group
         if follows:

@@ -16,7 +16,7 @@ from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
-from atom.model_engine.sequence import Sequence
+from atom.model_engine.sequence import NO_SLOT, Sequence
 
 Clients = abc.Sequence[Hashable]
 
@@ -70,7 +70,8 @@ class PromptChunks:
             sequence = waiting.first
             if not admit(sequence):
                 break
-            budget -= self.left(sequence.slot)
+            if sequence.slot != NO_SLOT:
+                budget -= self.left(sequence.slot)
 
     def begin(
         self,
@@ -79,14 +80,16 @@ class PromptChunks:
         budget: int,
         admit: Callable[[Sequence], bool],
     ) -> None:
-        """Append the first chunks of waiting sequences, as far as the token budget allows."""
+        """Append the first chunks of waiting sequences, as far as the token budget allows. One that
+        `admit` gives no slot is parked, and does not delay the next ones."""
         if self._rows.has_free_slot:
             waiting.settle()
         while budget > 0 and waiting and self._rows.has_free_slot:
             sequence = waiting.first
             if not admit(sequence):
                 break
-            budget -= self.add(chunks, sequence.slot, budget)
+            if sequence.slot != NO_SLOT:
+                budget -= self.add(chunks, sequence.slot, budget)
 
     def unfinished(self, slots: list[int]) -> list[int]:
         """Return the rows whose prompts have tokens left to compute."""

@@ -24,6 +24,11 @@ class PromptPace:
         self._step_time = StepTime(config.max_step_seconds if mixed else 0.0)
         self._delay = PromptDelay(0.0 if mixed else config.delay_factor)
 
+    @property
+    def seconds_a_token(self) -> float:
+        """Return the measured time of a prompt token in a step; 0 if none was measured."""
+        return self._step_time.seconds_a_token
+
     def may_begin(self, now: float, waiting: Iterable[Sequence], *, others_run: bool) -> bool:
         """Return whether another of the `waiting` may begin."""
         return self._delay.passed(now, waiting, others_run=others_run)

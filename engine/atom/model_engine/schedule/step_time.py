@@ -55,6 +55,12 @@ class StepTime:
         self._seconds_a_token = 0.0
         self._seconds_without = 0.0  # of a step without prompts
 
+    @property
+    def seconds_a_token(self) -> float:
+        """Return the average time of a prompt token in a step; 0 before the first
+        measurement."""
+        return self._seconds_a_token
+
     def began(self, now: float, prompt_tokens: int) -> None:
         """Record a scheduled step."""
         if self._most_seconds:

@@ -126,7 +126,7 @@ class WindowBlocks:
             first = sequence.first_blocks[number]
             end = min(computed - window + 1, length) // size
             if end > first:
-                self._blocks.pool.free(sequence.block_tables[number][first:end])
+                self._blocks.free_left(sequence.block_tables[number][first:end])
                 sequence.first_blocks[number] = end
                 most = max(most, end - first)
         self._note(sequence)

@@ -177,6 +177,22 @@ class MemoryReport(RunReport, frozen=True):
     concurrency: list[ConcurrencyRow]
 
 
+class HostTierReport(msgspec.Struct, frozen=True):
+    """Report the host's tier of a core's KV cache. num_pages, num_states: its rows for blocks and
+    for checkpoints of states; page_bytes, state_bytes: of one of them on one rank; size_bytes: of
+    all ranks; tokens: of sequences of max_model_len that fill the pages; queue_pages, queue_states:
+    most of each that are being written at once."""
+
+    num_pages: int
+    num_states: int
+    page_bytes: int
+    state_bytes: int
+    size_bytes: int
+    tokens: int
+    queue_pages: int
+    queue_states: int
+
+
 class EngineReport(MemoryReport, frozen=True):
     """Report the results of start-up; the body of READY. Sizes in bytes and tokens, per rank.
 
@@ -185,7 +201,7 @@ class EngineReport(MemoryReport, frozen=True):
     queries see. timed_steps: by rows, if rows may carry drafts and graphs run them.
     state_bytes: of all slots and checkpoints, in layers that keep states; num_checkpoints: of
     states, one every checkpoint_tokens. asked_num_seqs: as configured, if states leave room for
-    fewer.
+    fewer. host_tier: of the KV cache, if there is one.
     """
 
     ranks: list[RankReport] = []
@@ -196,6 +212,7 @@ class EngineReport(MemoryReport, frozen=True):
     num_checkpoints: int = 0
     checkpoint_tokens: int = 0
     asked_num_seqs: int = 0
+    host_tier: HostTierReport | None = None
 
     @property
     def on_cpu(self) -> bool:
@@ -244,7 +261,27 @@ class TokenTotals(CoreGauges, frozen=True):
     steps_total: int
 
 
-class StatsBody(TokenTotals, frozen=True):
+class TierTotals(TokenTotals, frozen=True):
+    """Add the host's tier of the KV cache. queries: prompt tokens beyond the device's prefix that
+    were looked up there; hits: of these, found; computed: of these, computed since that was
+    predicted to be faster; dropped: pages that were not written, since too many were being written
+    or every place was in use. Seconds are those of copies."""
+
+    offload_pages_used: int = 0
+    offload_pages: int = 0
+    offload_queries_total: int = 0
+    offload_hits_total: int = 0
+    offload_computed_total: int = 0
+    offload_dropped_queue_total: int = 0
+    offload_dropped_full_total: int = 0
+    offload_checksum_errors_total: int = 0
+    offload_load_bytes_total: int = 0
+    offload_load_seconds_total: float = 0.0
+    offload_store_bytes_total: int = 0
+    offload_store_seconds_total: float = 0.0
+
+
+class StatsBody(TierTotals, frozen=True):
     """Gauges and running totals of one core."""
 
     drafts_total: int = 0  # times that a row carried drafts in a step

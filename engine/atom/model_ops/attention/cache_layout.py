@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -21,3 +22,9 @@ class CacheLayout:
     long as no block is in use by both."""
 
     tensors: tuple[BlockTensor, ...]
+
+
+def present(cache: Any) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of a layer's cache, a dataclass of them, without the missing ones."""
+    found = (getattr(cache, each.name) for each in fields(cache))
+    return tuple(tensor for tensor in found if tensor is not None)

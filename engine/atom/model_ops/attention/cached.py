@@ -49,6 +49,10 @@ class CachedAttention(CachedLayer):
         """Return the layout of a block of tokens; the layer holds [blocks, *shape] of each
         tensor."""
 
+    @abstractmethod
+    def cached_tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return the tensors that the layer holds, in the order of its layout."""
+
     def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
         """Bind the layer to these tensors, and to the step's metadata of `group`."""
         self.hold(tensors)
@@ -74,6 +78,10 @@ class StateLayer(CachedLayer):
         drafts' inputs."""
         self.hold(running)
         self._running, self._saved, self._drafts = running, saved, drafts
+
+    def saved_tensors(self) -> Sequence[torch.Tensor]:
+        """Return the tensors of the saved states, [checkpoints, *shape] each."""
+        return self._saved
 
     def save(self, slots: torch.Tensor, checkpoints: torch.Tensor) -> None:
         """Copy the states of slots [n] to checkpoints [n], int64."""

@@ -47,6 +47,9 @@ class CompressedAttention(CachedAttention):
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
         (self._window,) = tensors
 
+    def cached_tensors(self) -> tuple[torch.Tensor, ...]:
+        return (self._window,)
+
     def release(self) -> None:
         self._window = torch.empty(0)
 
@@ -87,6 +90,9 @@ class EntryCache(CachedAttention):
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
         self._entries, *others = tensors
         self._index = others[0] if others else None
+
+    def cached_tensors(self) -> tuple[torch.Tensor, ...]:
+        return (self._entries,) if self._index is None else (self._entries, self._index)
 
     def release(self) -> None:
         self._entries, self._index = torch.empty(0), None

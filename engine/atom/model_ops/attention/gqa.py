@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
+from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout, present
 from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import RMSNorm
@@ -70,6 +70,9 @@ class Attention(CachedAttention):
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
         self._cache = LayerCache(*tensors)
+
+    def cached_tensors(self) -> tuple[torch.Tensor, ...]:
+        return present(self._cache)
 
     def release(self) -> None:
         self._cache = LayerCache(torch.empty(0), torch.empty(0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
+from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout, present
 from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import RMSNorm
@@ -88,6 +88,10 @@ class MLAAttention(CachedAttention):
         self._cache = LatentCache(*tensors[:own])
         if self.index is not None:
             self._index_cache = IndexCache(*tensors[own:])
+
+    def cached_tensors(self) -> tuple[torch.Tensor, ...]:
+        own = present(self._cache)
+        return own if self.index is None else own + present(self._index_cache)
 
     def release(self) -> None:
         self._cache = LatentCache(torch.empty(0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from atom.sizing.options.cache import CacheOptions, KVEventsFlags
 from atom.sizing.options.drafting import SpeculationFlags
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.kv_tiers import KVTierOptions, KVTransferFlags
 from atom.sizing.options.lora import LoraFlags
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
 from atom.sizing.options.option import Option, options_of
@@ -34,7 +35,10 @@ class Group:
 
 GROUPS = (
     Group("model", (CheckpointOptions, ModelOptions)),
-    Group("scheduling and KV cache", (SchedulerOptions, CacheOptions, KVEventsFlags)),
+    Group(
+        "scheduling and KV cache",
+        (SchedulerOptions, CacheOptions, KVTierOptions, KVTransferFlags, KVEventsFlags),
+    ),
     Group("speculation", (SpeculationFlags,)),
     Group("LoRA adapters", (LoraFlags,)),
     Group("device", (SleepOptions, ExecutionOptions)),

@@ -71,14 +71,15 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--convert", "embed", "--kv-events-config", '{"enable_kv_cache_events": true}',
         "--max-step-seconds", "0.5",
         "--enable-lora", "--enable-sleep-mode", "--sleep-queue", "--sleep-idle-seconds", "60",
-        "--reproducible",
+        "--reproducible", "--kv-offloading-size", "2", "--kv-offload-min-tokens", "7",
+        "--kv-offload-policy", "protected", "--kv-offload-write", "through",
     )  # fmt: skip
     unchanged = [
         name
         for name, value in vars(values_of(EngineOptions.of(model="m"))).items()
         if getattr(values_of(given), name) == value
     ]
-    assert unchanged == ["model"]
+    assert unchanged == ["model", "kv_offloading_backend"]  # of which there is one
     assert given.execution.op_backends == {"attention": "torch_ref", "a": "b"}
 
 
@@ -161,7 +162,7 @@ REFUSED = [
     "--moe-backend=mega",
     "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
     "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
-    "--no-enable_chunked_prefill", "--kv-transfer-config={}",
+    "--no-enable_chunked_prefill",
     "--mark-trace", "--enable-rapidserve", "--disagg-prefill-max-num-seqs=1",
     "--disagg-constrained", "--hf-overrides={}", "--dspark-config={}",
     "--dcp-config={}", "--request-log=l",

@@ -17,6 +17,7 @@ from atom.model_engine.control import (
     CheckWeights,
     Control,
     LoadLora,
+    MovePages,
     RankControl,
     ResetPrefixCache,
     Sleep,
@@ -49,7 +50,9 @@ CALLS: dict[Control[Any], tuple[str, list[Any]]] = {
     CheckWeights("new"): ("check_weights", ["new"]),
     UpdateWeights("new"): ("update_weights", ["new"]),
 }
-RANK_CALLS = [call for call in CALLS if isinstance(call, RankControl)]
+# A call that the core makes of itself, and no client.
+OWN_CALLS: list[RankControl[Any]] = [MovePages(3, [(0, 1, 2)], [(1, 7, 8), (2, 0, 9)])]
+RANK_CALLS = [*(call for call in CALLS if isinstance(call, RankControl)), *OWN_CALLS]
 
 
 class Recorded:

@@ -98,7 +98,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 
     @property
     def wake_fds(self) -> Sequence[int]:
-        return self._mesh.fds
+        return (*self._mesh.fds, *super().wake_fds)
 
     def initialize(self, progress: Progress) -> EngineReport:
         with self._together():

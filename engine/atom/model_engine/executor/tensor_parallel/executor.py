@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.control import At, RankControl
 from atom.model_engine.executor.base import OneScheduler
+from atom.model_engine.executor.moved_pages import MovedPages
 from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
@@ -30,6 +31,7 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_sample,
 )
 from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.page_moves import PageMover
 from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.runner.rank_device import rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
@@ -60,12 +62,21 @@ class TensorParallelExecutor(OneScheduler):
         self._ranks = ranks
         self._nodes = nodes
         self._ranks_here = config.parallel.ranks_here
-        self._own = SingleDeviceExecutor(config, ModelRunner(config, group))
+        self._own = SingleDeviceExecutor(config, ModelRunner(config, group, pages=ranks.pages))
         self._outstanding = 0  # steps that were submitted and not collected
 
     @property
     def steps_behind(self) -> int:
         return self._own.steps_behind
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return self._own.wake_fds
+
+    @property
+    def pages(self) -> PageMover | None:
+        tier = self._own.runner.tier
+        return None if tier is None else MovedPages(tier, self.control)
 
     def initialize(self, progress: Progress) -> EngineReport:
         with _together(self._ranks.loss):

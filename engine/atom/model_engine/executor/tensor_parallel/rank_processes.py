@@ -20,6 +20,7 @@ from atom.config import Config
 from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
 from atom.model_engine.wire.first_loss import FirstLoss, LastWords
 from atom.utils.child_process import ChildProcess, Command
+from atom.utils.unnamed_memory import unnamed_memory
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +37,24 @@ class Meeting:
 
 class RankOrder(msgspec.Struct, frozen=True):
     """The settings with which a follower joins, besides its configuration. memory, wakeup: file
-    descriptors of the step channel; host, port: where the ranks meet."""
+    descriptors of the step channel; host, port: where the ranks meet. pages: descriptor of the
+    host's tier of the KV cache, None without one."""
 
     memory: int
     wakeup: int
     host: str
     port: int
+    pages: int | None = None
 
 
 class RankProcesses:
     """The processes of this node's following ranks (`ranks`); the n-th is follower n of
-    `channel`."""
+    `channel`. pages: descriptor of the memory for the KV cache's pages, None without such a
+    tier."""
 
     def __init__(self, config: Config, ranks: range, channel: StepSender, loss: FirstLoss) -> None:
         self.loss = loss
+        self.pages = unnamed_memory("atom-kv-pages") if config.tier_bytes else None
         self._config = config
         self._ranks = ranks
         self._channel = channel
@@ -65,7 +70,7 @@ class RankProcesses:
             child.start()
             parallel = dataclasses.replace(self._config.parallel, tensor_parallel_rank=rank)
             child.tell(dataclasses.replace(self._config, parallel=parallel).to_json())
-            order = RankOrder(memory, wakeup, meeting.host, meeting.port)
+            order = RankOrder(memory, wakeup, meeting.host, meeting.port, self.pages)
             child.tell(msgspec.json.encode(order))
         self._channel.let_go()
 
@@ -91,9 +96,10 @@ class RankProcesses:
         nodes = self._config.parallel.nodes
         if nodes.count > 1:
             name = f"{name} on node {nodes.rank} ({socket.gethostname()})"
+        passed = descriptors if self.pages is None else (*descriptors, self.pages)
         return ChildProcess(
             name,
-            Command([sys.executable, "-m", _MODULE, level], pass_fds=descriptors),
+            Command([sys.executable, "-m", _MODULE, level], pass_fds=passed),
             self._ended,
             on_line=lambda line: self._hear(name, line),
         )

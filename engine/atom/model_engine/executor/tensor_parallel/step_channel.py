@@ -10,13 +10,12 @@ the leader can identify a rank that is behind the others.
 from __future__ import annotations
 
 import mmap
-import os
 import socket
-import sys
-import tempfile
 
 import numpy as np
 from numpy.typing import NDArray
+
+from atom.utils.unnamed_memory import unnamed_memory
 
 _PLACES = 4  # messages that a follower may lag
 _PLACE_BYTES = 1 << 20
@@ -52,7 +51,7 @@ class StepSender:
     """The leader's end; belongs to one thread."""
 
     def __init__(self, followers: int) -> None:
-        self._descriptor = _unnamed_memory()
+        self._descriptor = unnamed_memory("atom-steps", _TOTAL_BYTES)
         self.memory = StepMemory(self._descriptor)
         pairs = [socket.socketpair() for _ in range(followers)]
         self._wakeups = [ours for ours, _ in pairs]
@@ -129,13 +128,3 @@ def _read(wakeup: socket.socket) -> int:
     if not read:
         raise ConnectionResetError("a rank of the tensor-parallel group is gone")
     return read
-
-
-def _unnamed_memory() -> int:
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("atom-steps")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, _TOTAL_BYTES)
-    return descriptor

@@ -1,0 +1,87 @@
+"""The document of `--kv-transfer-config`, as vLLM's users write it: which tier of the KV cache.
+
+vLLM's connectors OffloadingConnector and SimpleCPUOffloadConnector are the host's tier
+(`--kv-offloading-size`); every other connector is refused by name with its remedy. Torch-free; read
+by the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from atom.errors import ConfigError
+from atom.sizing.host_tier import GIB
+from atom.sizing.options.kv_tiers import KVTierOptions, TierPolicy
+
+_OFFLOADING = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+_FLAG = "--kv-transfer-config"
+_POLICIES: dict[str, TierPolicy] = {"lru": "lru", "arc": "protected"}
+
+
+class _Extra(msgspec.Struct, forbid_unknown_fields=True):
+    cpu_bytes_to_use: int | None = None
+    eviction_policy: str = "lru"
+    block_size: int | None = None
+    secondary_tiers: list[dict[str, Any]] = []
+
+
+class _Document(msgspec.Struct):
+    kv_connector: str | None = None
+    kv_role: str | None = None
+    kv_connector_extra_config: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def kv_tier_options(given: KVTierOptions, text: str | None) -> KVTierOptions:
+    """Return the options of the tier with those of a document. Raises `ConfigError` for a connector
+    or a setting that is not here."""
+    if text is None:
+        return given
+    try:
+        said = msgspec.json.decode(text, type=_Document)
+        if said.kv_connector not in _OFFLOADING:
+            raise ConfigError(_refusal(said.kv_connector))
+        extra = msgspec.json.decode(said.kv_connector_extra_config, type=_Extra)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{_FLAG}: {error}; give a JSON object with kv_connector") from None
+    if said.kv_role not in (None, "kv_both"):
+        raise ConfigError(
+            f"{_FLAG}: kv_role {said.kv_role!r}: the host's tier is read and written by one "
+            "engine; give kv_both, or leave it out"
+        )
+    return _with_extra(given, extra)
+
+
+def _with_extra(given: KVTierOptions, extra: _Extra) -> KVTierOptions:
+    if extra.secondary_tiers:
+        raise ConfigError(
+            f"{_FLAG}: secondary_tiers: there is no tier below the host's memory; leave it out"
+        )
+    if extra.eviction_policy not in _POLICIES:
+        raise ConfigError(
+            f"{_FLAG}: eviction_policy {extra.eviction_policy!r}; use {' or '.join(_POLICIES)}"
+        )
+    size = given.offloading_size
+    if extra.cpu_bytes_to_use is not None:
+        if size is not None:
+            raise ConfigError(
+                f"{_FLAG}: cpu_bytes_to_use and --kv-offloading-size both size the host's tier; "
+                "give one of them"
+            )
+        size = extra.cpu_bytes_to_use / GIB
+    if size is None:
+        raise ConfigError(f"{_FLAG}: give cpu_bytes_to_use, or --kv-offloading-size GIB")
+    policy = given.policy if extra.eviction_policy == "lru" else _POLICIES[extra.eviction_policy]
+    return replace(given, offloading_size=size, policy=policy)
+
+
+def _refusal(connector: str | None) -> str:
+    tiers = f"{' and '.join(_OFFLOADING)} are the tier of --kv-offloading-size GIB"
+    if connector is None:
+        return f"{_FLAG}: give kv_connector; {tiers}"
+    return (
+        f"{_FLAG}: kv_connector {connector!r} is not here, since prompts and answers run in one "
+        f"engine; {tiers}"
+    )

@@ -1,0 +1,156 @@
+"""TierSearch: the longest prefix whose blocks are on the device or in the host's memory.
+
+As PrefixSearch, but over both places: a group of full attention needs every block of the prefix, a
+group with a window only the blocks that the next token sees, and where layers keep states the
+prefix ends at a checkpoint. A prefix is found only as far as it is whole. It changes nothing.
+Called by KVTiers for a request whose prefix is not all on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+import xxhash
+
+from atom.model_engine.blocks.block_pool import BlockPool
+from atom.model_engine.blocks.host_pages import HostPages
+from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
+from atom.sizing.cache_groups import CacheGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The caches to search. states: the host's checkpoints, if layers keep states."""
+
+    pool: BlockPool
+    pages: HostPages
+    checkpoints: StateCheckpoints | None
+    states: HostPages | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A block of the prefix that the device lacks: its group, its index in the sequence, and the
+    place of its page."""
+
+    group: int
+    index: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierMatch:
+    """The longest whole prefix. hashes: the chain before each of its blocks and after the last;
+    blocks: those on the device that it needs; missing: those that are read, by index; state: the
+    place of the checkpoint at its end, if that is read."""
+
+    hashes: list[int]
+    blocks: list[tuple[int, int]]  # index, block
+    missing: list[Missing]
+    state: int | None
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.hashes) - 1
+
+
+_ABSENT = -1
+
+
+class TierSearch:
+    def __init__(
+        self,
+        caches: Caches,
+        groups: Sequence[CacheGroup],
+        marks: Sequence[int],
+        block_size: int,
+    ) -> None:
+        """marks: the difference of each group's hashes from the chain."""
+        self._caches = caches
+        self._groups, self._marks = groups, marks
+        self._size = block_size
+        self._blocks_of = Struct(f"{4 * block_size}s").iter_unpack
+        self._windows = [number for number, group in enumerate(groups) if group.window is not None]
+
+    def longest(self, packed: bytes, chain: int) -> TierMatch | None:
+        """Find the prefix; None if there is none. packed: the tokens that may be matched, as int32;
+        chain: the hash before them."""
+        hashes, tokens = [chain], []
+        # Of each group, by index: a block of the device, or a place of the host from -2 downwards.
+        where: list[list[int]] = [[] for _ in self._groups]
+        for (block_tokens,) in self._blocks_of(packed):
+            after = xxhash.xxh64_intdigest(block_tokens, chain)
+            found = [self._find(after ^ mark, chain ^ mark, block_tokens) for mark in self._marks]
+            if any(
+                at == _ABSENT and group.window is None
+                for at, group in zip(found, self._groups, strict=True)
+            ):
+                break
+            for column, at in zip(where, found, strict=True):
+                column.append(at)
+            chain = after
+            hashes.append(chain)
+            tokens.append(block_tokens)
+        end = self._end(where, len(tokens))
+        while end:
+            state = self._state(hashes, tokens, where, end)
+            if state is not None:
+                return self._match(hashes[: end + 1], where, None if state == _ABSENT else state)
+            end = self._end(where, end - 1)
+        return None
+
+    def _find(self, hash_: int, parent: int, packed: bytes) -> int:
+        block = self._caches.pool.find_proven(hash_, parent, packed)
+        if block is not None:
+            return block
+        place = self._caches.pages.find(hash_, parent, packed)
+        return _ABSENT if place is None else -2 - place
+
+    def _end(self, where: Sequence[Sequence[int]], most: int) -> int:
+        """Return the longest prefix of at most `most` blocks whose end every group with a window
+        has."""
+        end, index = most, most
+        while index > 0 and end:
+            index -= 1
+            needed = [
+                number
+                for number in self._windows
+                if index >= end - self._groups[number].matched_blocks(end, self._size)
+            ]
+            if not needed:
+                break
+            if any(where[number][index] == _ABSENT for number in needed):
+                end = index
+        return end
+
+    def _state(
+        self, hashes: Sequence[int], tokens: Sequence[bytes], where: list[list[int]], end: int
+    ) -> int | None:
+        """Return the place of the checkpoint at the end of a prefix; `_ABSENT` if it need not be
+        read, and None if there is none."""
+        checkpoints, states = self._caches.checkpoints, self._caches.states
+        if checkpoints is None or states is None:
+            return _ABSENT
+        if end % checkpoints.interval_blocks:
+            return None
+        block = where[0][end - 1]
+        if block >= 0 and checkpoints.place_of(block) is not None:
+            return _ABSENT
+        return states.find(hashes[end], hashes[end - 1], tokens[end - 1])
+
+    def _match(
+        self, hashes: list[int], where: Sequence[Sequence[int]], state: int | None
+    ) -> TierMatch:
+        end = len(hashes) - 1
+        blocks, missing = [], []
+        for number, group in enumerate(self._groups):
+            for index in range(end - group.matched_blocks(end, self._size), end):
+                at = where[number][index]
+                if at >= 0:
+                    blocks.append((index, at))
+                else:
+                    missing.append(Missing(number, index, -2 - at))
+        missing.sort(key=lambda each: each.index)
+        return TierMatch(hashes, blocks, missing, state)

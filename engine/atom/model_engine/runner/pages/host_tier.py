@@ -1,0 +1,221 @@
+"""HostTier: a rank's end of the KV cache's tier in the host's memory.
+
+It maps the memory that the ranks of a copy share, and copies between its rows and the blocks of the
+cache while there is a cache: `bind` follows each allocation, `unbind` precedes each release. On the
+rank of the core's own process a thread wakes the core when the moves of all ranks are made, if they
+are not made in the call. Owned by ModelRunner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+import psutil
+
+from atom.collectives.group import Group
+from atom.config import Config
+from atom.errors import ConfigError
+from atom.model_engine.page_moves import Move, MoveTotals
+from atom.model_engine.runner.pages.host_memory import HostMemory
+from atom.model_engine.runner.pages.kv_pages import page_tables
+from atom.model_engine.runner.pages.page_copies import (
+    Copies,
+    DeviceCopies,
+    PageCopies,
+    Staging,
+)
+from atom.model_engine.wire.engine_protocol import HostTierReport
+from atom.model_ops.attention import CachedLayer
+from atom.model_ops.backends.page_ops import page_ops
+from atom.sizing.cache_groups import CacheGroup
+from atom.sizing.host_tier import GIB, HostTier, caches_prefixes, host_tier
+from atom.sizing.kv_layout import KvLayout
+from atom.utils.device import Device
+from atom.utils.unnamed_memory import unnamed_memory
+
+# Pages on their way to the host: enough that copies keep the bus busy, and at least 64 however
+# large a page is. On a GPU each has a place in a staging buffer.
+_QUEUE_BYTES = 256 << 20
+_LEAST_QUEUE_PAGES = 64
+_LEAST_QUEUE_STATES = 2
+_POLL_SECONDS = 0.0002  # until another rank has made its moves, too
+
+
+class RankTier:
+    """A rank's rows of the tier, and the copies of its cache. wake_fd: readable when moves that
+    were not made in their call are complete; of the core's own rank."""
+
+    def __init__(
+        self, shape: HostTier, device: Device, group: Group, descriptor: int | None = None
+    ) -> None:
+        """descriptor: of the memory that the ranks share; None for memory of its own."""
+        if descriptor is None:
+            descriptor = unnamed_memory("atom-kv-pages")
+        self._shape, self._device, self._group = shape, device, group
+        self._memory = HostMemory(descriptor, shape, group.rank)
+        self._copies: Copies | None = None
+        self._watch: _Watch | None = None
+        if group.rank == 0 and (device.is_gpu or group.size > 1):
+            self._watch = _Watch(self._memory)
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return () if self._watch is None else (self._watch.wake_fd,)
+
+    @property
+    def staging_bytes(self) -> int:
+        """Return the device memory of the buffers between the cache and the host."""
+        if not self._device.is_gpu:
+            return 0
+        queue_pages, states = queue_sizes(self._shape)
+        shape = self._shape
+        return 2 * (queue_pages * shape.page_bytes + states * shape.state_bytes)
+
+    def report(self) -> HostTierReport:
+        """Report the tier to the core and to people."""
+        shape = self._shape
+        pages, states = queue_sizes(shape)
+        return HostTierReport(
+            num_pages=shape.num_pages,
+            num_states=shape.num_states,
+            page_bytes=shape.page_bytes,
+            state_bytes=shape.state_bytes,
+            size_bytes=shape.size_bytes,
+            tokens=shape.tokens,
+            queue_pages=pages,
+            queue_states=states,
+        )
+
+    # ---- the cache -----------------------------------------------------------------------------
+
+    def bind(
+        self, layers: Sequence[CachedLayer], groups: Sequence[CacheGroup], num_checkpoints: int
+    ) -> None:
+        """Copy from and to the cache that the layers hold from now on."""
+        tables = page_tables(layers, groups, num_checkpoints)
+        ops, clock = page_ops(self._device.torch_device), time.perf_counter
+        if not self._device.is_gpu:
+            self._copies = PageCopies(tables, self._memory, ops, clock)
+            return
+        staging = Staging(*queue_sizes(self._shape))
+        self._copies = DeviceCopies(tables, self._memory, ops, clock, staging)
+
+    def unbind(self) -> None:
+        """Make the moves that were called, and let go of the cache."""
+        if self._copies is not None:
+            self._copies.close()
+        self._copies = None
+
+    # ---- moves ---------------------------------------------------------------------------------
+
+    def move(self, number: int, saves: Sequence[Move], loads: Sequence[Move]) -> None:
+        """Begin to carry out the moves of a call, or carry them out."""
+        assert self._copies is not None, "pages are moved while there is a cache"
+        self._copies.move(number, saves, loads)
+        if self._watch is not None:
+            self._watch.wait_for(number)
+
+    @property
+    def moved_number(self) -> int:
+        """Return the last call that every rank has carried out."""
+        if self._watch is not None:
+            self._watch.drain()
+        return self._memory.finished
+
+    @property
+    def totals(self) -> MoveTotals:
+        """Return this rank's bytes and seconds."""
+        return MoveTotals(*self._memory.totals)
+
+    def spoiled_rows(self, number: int, rows: Iterable[int]) -> set[int]:
+        """Return the rows that a rank has found spoiled, in this call or later."""
+        return {row for row in rows if self._memory.spoiled_at(row) >= number}
+
+    def wait_moved(self, number: int) -> None:
+        """Wait until every rank has carried out the calls up to this one."""
+        if self._watch is not None:
+            self._watch.join(number)
+
+
+class _Watch:
+    """Wakes the core's loop when every rank has carried out a call."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._memory = memory
+        self._numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._seen = threading.Condition()
+        self._last = 0
+        threading.Thread(target=self._run, name="kv-pages-moved", daemon=True).start()
+
+    def wait_for(self, number: int) -> None:
+        """Wake the core once this call is carried out."""
+        self._numbers.put(number)
+
+    def join(self, number: int) -> None:
+        """Wait for a call of `wait_for`; the descriptor is not readable for it afterwards."""
+        with self._seen:
+            self._seen.wait_for(lambda: self._last >= number)
+        self.drain()
+
+    def drain(self) -> None:
+        """Let the descriptor be readable again only after a later call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake_fd)
+
+    def _run(self) -> None:
+        while True:
+            number = self._numbers.get()
+            while self._memory.finished < number:
+                time.sleep(_POLL_SECONDS)
+            with self._seen:
+                os.eventfd_write(self.wake_fd, 1)
+                self._last = number
+                self._seen.notify_all()
+
+
+def queue_sizes(shape: HostTier) -> tuple[int, int]:
+    """Return the most pages of blocks, and of checkpoints, that are written at once."""
+    pages = max(_LEAST_QUEUE_PAGES, _QUEUE_BYTES // shape.page_bytes)
+    states = 0
+    if shape.num_states:
+        states = max(_LEAST_QUEUE_STATES, _QUEUE_BYTES // shape.state_bytes)
+    return min(pages, shape.num_pages), min(states, shape.num_states)
+
+
+def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> HostTier | None:
+    """Return the tier of a copy of the model; None without one. Raises `ConfigError` with the sizes
+    that work."""
+    size_bytes = config.tier_bytes
+    if not size_bytes:
+        return None
+    flag = f"--kv-offloading-size {config.tier.offloading_size:g}"
+    block_size, longest = config.cache.block_size, config.model.max_model_len
+    if not caches_prefixes(layout, block_size):
+        raise ConfigError(
+            f"{flag}: {config.model.served_name} has layers that keep states beside layers that "
+            "see a window, and no prefix of it is cached; leave it out"
+        )
+    shape = host_tier(size_bytes, layout, block_size, longest, ranks)
+    copies = config.parallel.data_parallel_size
+    if not shape.num_pages:
+        least = host_tier(1 << 62, layout, block_size, longest, ranks)
+        unit = (
+            copies
+            * least.size_bytes
+            // max(least.num_states, 1)
+            // (1 if least.num_states else least.num_pages)
+        )
+        raise ConfigError(f"{flag}: it holds no page; give at least {unit / GIB:.3g}")
+    free = min(psutil.virtual_memory().available, device.host_memory_bytes())
+    if size_bytes * copies > free:
+        raise ConfigError(
+            f"{flag}: the host has {free / GIB:.1f} GiB left; give at most "
+            f"{int(free * 0.9 / GIB * 10) / 10:g}"
+        )
+    return shape

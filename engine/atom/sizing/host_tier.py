@@ -1,0 +1,62 @@
+"""The tier of the KV cache in the host's memory: how many pages it holds, and of how many tokens.
+
+A page is a block of the device's cache outside the device, so it takes a block's bytes on every
+rank of a copy of the model. If layers keep states, each interval of blocks has a checkpoint beside
+its pages. Pure; the engine allocates by it, and the operator plans by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom.sizing.kv_budget import checkpoint_tokens, filling_tokens
+from atom.sizing.kv_layout import KvLayout
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class HostTier:
+    """The tier of one copy of the model. num_pages, num_states: rows for blocks and for checkpoints
+    of states; page_bytes, state_bytes: of a row on one of the `ranks`; tokens: of sequences of the
+    full length that fill the pages."""
+
+    num_pages: int
+    page_bytes: int
+    num_states: int
+    state_bytes: int
+    ranks: int
+    tokens: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all rows on all ranks."""
+        pages = self.num_pages * self.page_bytes
+        return self.ranks * (pages + self.num_states * self.state_bytes)
+
+
+def host_tier(
+    size_bytes: int, layout: KvLayout, block_size: int, longest_tokens: int, ranks: int = 1
+) -> HostTier:
+    """Divide `size_bytes` of a copy's host memory into pages. layout: of one rank; longest_tokens:
+    of a sequence. The tier has no page if less than one fits."""
+    page_bytes = layout.bytes_per_token * block_size
+    interval = checkpoint_tokens(layout, block_size) // block_size
+    state_bytes = layout.state_bytes if interval else 0
+    unit_bytes = (max(interval, 1) * page_bytes + state_bytes) * ranks
+    units = max(0, size_bytes) // unit_bytes
+    num_pages = units * max(interval, 1)
+    return HostTier(
+        num_pages=num_pages,
+        page_bytes=page_bytes,
+        num_states=units if interval else 0,
+        state_bytes=state_bytes,
+        ranks=ranks,
+        tokens=filling_tokens(layout, num_pages, block_size, longest_tokens),
+    )
+
+
+def caches_prefixes(layout: KvLayout, block_size: int) -> bool:
+    """Return whether sequences of this layout can share prefixes: if layers keep states, only where
+    these have checkpoints."""
+    return not layout.state_bytes or checkpoint_tokens(layout, block_size) > 0

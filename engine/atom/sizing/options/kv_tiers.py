@@ -1,0 +1,63 @@
+"""Options of the tiers of the KV cache below the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from atom.sizing.options.option import Flag, Range, option
+
+TierPolicy = Literal["lru", "protected"]
+TierWrite = Literal["back", "through"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTierOptions:
+    """Settings of the host's tier of the KV cache. offloading_size: GiB of the host's memory, of
+    all ranks together; None for no tier. offloading_backend: the implementation, by vLLM's word.
+    min_tokens: a rest of a prefix with fewer tokens is computed instead of read. policy: which
+    cached blocks are evicted first, on the device too. write: when a block is written to the
+    host."""
+
+    offloading_size: float | None = option(
+        None,
+        "GiB of the host's memory that hold KV blocks which leave the device; of all ranks "
+        "together (default: no such tier)",
+        keyword="kv_offloading_size",
+        flag=Flag(metavar="GIB"),
+        within=Range(0, above=True),
+    )
+    offloading_backend: Literal["native"] = option(
+        "native", "of --kv-offloading-size", keyword="kv_offloading_backend"
+    )
+    min_tokens: int = option(
+        512,
+        "fewest tokens of a prompt that are read from a tier; fewer are computed",
+        keyword="kv_offload_min_tokens",
+        flag=Flag(metavar="N"),
+        within=Range(0),
+    )
+    policy: TierPolicy = option(
+        "lru",
+        "cached blocks that are evicted first, on the device and in a tier: the least recently "
+        "used ones; protected keeps half of the places for blocks that were used at least twice",
+        keyword="kv_offload_policy",
+    )
+    write: TierWrite = option(
+        "back",
+        "when a block is written to a tier: once no request uses it (back), or when it is computed "
+        "(through)",
+        keyword="kv_offload_write",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransferFlags:
+    """The flag of vLLM's document. kv_transfer_config: a JSON document."""
+
+    kv_transfer_config: str | None = option(
+        None,
+        "vLLM's document of a connector: OffloadingConnector and SimpleCPUOffloadConnector, with "
+        "cpu_bytes_to_use and eviction_policy, set --kv-offloading-size and --kv-offload-policy",
+        flag=Flag(metavar="JSON"),
+    )
