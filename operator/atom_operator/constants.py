@@ -99,9 +99,9 @@ ANNOTATION_LEASE: Final = f"{GROUP}/lease"
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
 
-# Of a LeaderWorkerSet, whose controller has no deadline: when its revision was first requested, and
-# how long it may make no progress.
+# Of a workload: when its revision was first requested.
 ANNOTATION_ASKED_AT: Final = f"{GROUP}/rollout-asked-at"
+# Of a LeaderWorkerSet, whose controller has no deadline: how long it may make no progress.
 ANNOTATION_DEADLINE: Final = f"{GROUP}/progress-deadline-seconds"
 # Of a workload: the replicas that had a place when its revision was first asked for.
 ANNOTATION_HAD_PLACE: Final = f"{GROUP}/replicas-with-a-place"

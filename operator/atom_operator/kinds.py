@@ -35,6 +35,8 @@ POD_MONITOR = Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules")
 # Kueue's record of one pod that waits for a quota; only read.
 QUOTA_WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "Workload", "workloads")
+# Of the controller of Deployments; its annotations are renewed where that is stuck.
+REPLICA_SET = Kind("apps", "v1", "ReplicaSet", "replicasets")
 # Only made, never read: the one by which servers of an AtomDeployment know each other.
 SECRET = Kind("", "v1", "Secret", "secrets")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atom_operator.children.naming import peers_name
 from atom_operator.constants import KIND, PROFILE_KIND
 from atom_operator.domain import (
     Accelerator,
@@ -101,6 +102,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         if plan.model.location.image
         else plan.model.location.argument,
     )
+    if plan.integrations.frontend is not None:
+        yield "frontend", _frontend(plan)
     if plan.engine.lora is not None:
         names = ", ".join(f"{each.name} from {each.path}" for each in plan.model.adapters) or "none"
         yield "adapters", f"room for {plan.engine.lora.max_cpu_loras}: {names}"
@@ -132,6 +135,15 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _idle(pods: PodsPlan, seconds: int) -> str:
     kept = f"{size_text(pods.host_bytes)} of the host's memory" if pods.host_bytes else "the host"
     return f"pods sleep after {seconds} s without a request; their weights then wait in {kept}"
+
+
+def _frontend(plan: Plan) -> str:
+    """Describe the frontend, and why engine pods follow its first and last one."""
+    secret = peers_name(plan.identity.key)
+    return (
+        "pods without a device that hold the connections; the first frontend, and the removal of"
+        f" the last, replaces the engine pods by a rollout: both mount the Secret {secret}"
+    )
 
 
 def _autoscaling(scaling: Autoscaling) -> str:

@@ -104,6 +104,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [apps]
   resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, update, delete]
+# An annotation of theirs, if the controller of Deployments is stuck (kubernetes#102551).
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [list, patch]
 - apiGroups: [""]
   resources: [services, serviceaccounts, configmaps]
   verbs: [get, list, watch, create, patch, update, delete]

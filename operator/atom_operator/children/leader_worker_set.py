@@ -47,12 +47,9 @@ def group_environment(engine: EngineOptions) -> dict[str, dict[str, Any]]:
 
 
 def group_annotations(rollout: RolloutPlan) -> dict[str, str]:
-    """Render the annotations by which the operator keeps the deadline that the controller of groups
+    """Render the annotation by which the operator keeps the deadline that the controller of groups
     has not."""
-    annotations = {constants.ANNOTATION_DEADLINE: str(rollout.progress_deadline_seconds)}
-    if rollout.chosen.asked_at is not None:
-        annotations[constants.ANNOTATION_ASKED_AT] = rollout.chosen.asked_at.isoformat()
-    return annotations
+    return {constants.ANNOTATION_DEADLINE: str(rollout.progress_deadline_seconds)}
 
 
 def group_arguments(engine: EngineOptions) -> list[str]:

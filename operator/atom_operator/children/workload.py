@@ -63,6 +63,8 @@ def workload(
     }
     if plan.rollout.chosen.had_place is not None:
         annotations[constants.ANNOTATION_HAD_PLACE] = str(plan.rollout.chosen.had_place)
+    if plan.rollout.chosen.asked_at is not None:
+        annotations[constants.ANNOTATION_ASKED_AT] = plan.rollout.chosen.asked_at.isoformat()
     if plan.spec.default_image is not None:
         annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.spec.default_image
     if plan.spec.origin is not None:

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from atom_operator import constants
@@ -62,6 +62,9 @@ from atom_operator.pods.silent_node import silent_pod
 _logger = logging.getLogger(__name__)
 # Of many pods that have ended, a few are asked why.
 _MOST_ASKED = 3
+# Of the controller of Deployments: its word for a missed deadline, and the default of that.
+_DEADLINE_MISSED = "ProgressDeadlineExceeded"
+_DEADLINE_SECONDS = 600
 
 
 async def observe(
@@ -324,7 +327,7 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         progress=WorkloadProgress(
             up_to_date=groups or observed >= metadata.get("generation", 0),
             # A LeaderWorkerSet that has finished is not progressing either; its deadline is ours.
-            stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
+            stalled_message=None if groups else _stalled(manifest, conditions),
             refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
             deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
             paused=spec.get("paused") is True,
@@ -402,6 +405,23 @@ def _rollout(manifest: Manifest) -> Rollout | None:
         return Rollout(RolloutStrategy.SURGE, reason, 1, asked_at, placed, max(0, surplus - 1))
     unavailable = away if isinstance(away, int) and away > 0 else 1
     return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable, asked_at, placed, surplus)
+
+
+def _stalled(
+    deployment: Manifest, conditions: Mapping[tuple[Any, Any], Mapping[str, Any]]
+) -> str | None:
+    """Return the message of a rollout that does not progress. The controller keeps a missed
+    deadline until the next progress, and sees a new template before it sets this condition anew: a
+    deadline that was missed before this revision could be late is of the revision before."""
+    condition = conditions.get(("Progressing", "False"))
+    asked_at = time_of(annotation(deployment, constants.ANNOTATION_ASKED_AT))
+    since = time_of(condition.get("lastUpdateTime")) if condition is not None else None
+    if condition is None or asked_at is None or since is None:
+        return _message(condition)
+    seconds = deployment["spec"].get("progressDeadlineSeconds", _DEADLINE_SECONDS)
+    earliest = asked_at + timedelta(seconds=seconds) / 2  # half: the clocks are two machines'
+    is_older = condition.get("reason") == _DEADLINE_MISSED and since < earliest
+    return None if is_older else _message(condition)
 
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:

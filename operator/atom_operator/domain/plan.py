@@ -108,13 +108,15 @@ class ScalePlan:
 
     suspended: no replicas, whatever their number was or an autoscaler asks for; owns_replicas:
     False if an autoscaler moves the number and the operator leaves it alone; autoscaler_stands: the
-    autoscaler exists already, also if the operator owns the number.
+    autoscaler exists already, also if the operator owns the number; keeps: why fewer replicas are
+    not asked for yet, None if nothing is in the way.
     """
 
     replicas: int
     suspended: bool = False
     owns_replicas: bool = True
     autoscaler_stands: bool = False
+    keeps: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Rollout:
     strategy: RolloutStrategy
     reason: str
     unavailable: int = 1  # pods that may be away at a time, in place
-    asked_at: datetime | None = None  # when the revision was first asked for; of groups alone
+    asked_at: datetime | None = None  # when the revision was first asked for; None if unknown
     # Replicas that had a place when the revision was first asked for; None: not counted.
     had_place: int | None = None
     surplus: int = 0  # pods beyond the replicas while the controller learns of a smaller number

@@ -32,7 +32,8 @@ from atom_operator.cluster.pod_marks.adapter_labels import tell_adapters
 from atom_operator.cluster.pod_marks.deletion_costs import tell_deletion_costs
 from atom_operator.cluster.pod_waits.refused import told
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.cluster.replicas import give_up_replicas
+from atom_operator.cluster.replicas.hand_over import give_up_replicas
+from atom_operator.cluster.replicas.stuck_scaling import release_stuck_scaling
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
@@ -143,6 +144,7 @@ class Reconciler:
             todo = await self.decider.keep_last_accepted(key, parent, *found)
         metrics = MetricsReader(self.engines)
         report, seen = await self._write_children(parent, todo, seen, metrics)
+        await release_stuck_scaling(self.port, key, replace(seen.observed, at=seen.now))
         jobs = await self._ensure_jobs(key, parent, decision)
         report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
         self.memories.optional.remember(key, seen.look, seen.observed.children)

@@ -26,7 +26,7 @@ from atom_operator.domain import (
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.quota import refusal_of_new_pods
-from atom_operator.plan.rollouts.fewer_groups import groups_to_keep
+from atom_operator.plan.rollouts.fewer_groups import fewest_groups, groups_awaited, groups_to_keep
 from atom_operator.plan.rollouts.fewer_replicas import kept_replicas
 from atom_operator.plan.rollouts.own_pods import own_pods
 from atom_operator.plan.rollouts.question import Refusals, RolloutQuestion, WantedPods
@@ -74,6 +74,7 @@ class RolloutChooser:
         plan = replace(plan, rollout=rollout)
         bound = supply if plan.accelerator.resource_name is not None else None
         kept = kept_replicas(question, chosen, observed)
+        kept = kept or fewest_groups(observed, plan.engine.nodes)
         plan = leave_to_autoscaler(plan, bound, observed, kept_replicas=kept)
         return _with_groups(plan, pods, observed), supply
 
@@ -119,11 +120,26 @@ class RolloutChooser:
 
 
 def _with_groups(plan: Plan, pods: PodRevision, observed: Observed) -> Plan:
-    """Return the plan with as many groups as keep what serves, where their number is ours."""
-    if plan.engine.nodes == 1 or plan.integrations.autoscaling or plan.scale.suspended:
+    """Return the plan with as many groups as keep what serves, where their number is ours, and why
+    there are so many."""
+    scaling, asked, size = plan.integrations.autoscaling, plan.scale.replicas, plan.engine.nodes
+    if size == 1 or plan.scale.suspended:
         return plan
-    kept = groups_to_keep(observed, pods.name, plan.scale.replicas, plan.engine.nodes)
-    return replace(plan, scale=replace(plan.scale, replicas=kept))
+    if scaling is not None:
+        few = f"spec.autoscaling.minReplicas is {scaling.min_replicas}"
+        kept, why = scaling.fewest, few if scaling.fewest > scaling.min_replicas else None
+        scale = plan.scale
+    else:
+        kept = groups_to_keep(observed, pods.name, asked, size)
+        why = f"spec.replicas is {asked}" if kept > asked else None
+        scale = replace(plan.scale, replicas=kept)
+    if why is not None:
+        awaited = ", ".join(map(str, groups_awaited(observed, size)))
+        why = (
+            f"{why}, and {kept} groups stay until those of the lowest numbers serve (not yet: "
+            f"{awaited}), because the controller of groups ends the highest numbers first"
+        )
+    return replace(plan, scale=replace(scale, keeps=why))
 
 
 def _question(

@@ -285,6 +285,7 @@ def _progressing(situation: StatusInputs) -> Verdict:
     message = (
         f"{deployment.updated} of {deployment.desired} replicas have the new revision, "
         f"{deployment.ready} are ready, {deployment.replicas} exist{edited(deployment)}"
+        f"{_kept(situation)}"
     )
     return Verdict(kind, "True", Reason.ROLLING_OUT, message)
 
@@ -295,7 +296,7 @@ def _complete(situation: StatusInputs) -> Verdict:
     message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
     if not deployment.complete:
         message = f"{message}, {deployment.ready} are ready"
-    message = f"{message}{edited(deployment)}"
+    message = f"{message}{edited(deployment)}{_kept(situation)}"
     if (stopped := paused(deployment, situation.subject.name)) is not None:
         message = f"{message}; {stopped}"
     if plan is not None and plan.rollout.keeps_rendering:
@@ -303,6 +304,12 @@ def _complete(situation: StatusInputs) -> Verdict:
     if situation.defaults_wait:
         message = f"{message}; {situation.defaults_wait}"
     return Verdict(ConditionType.PROGRESSING, "False", Reason.COMPLETE, message)
+
+
+def _kept(situation: StatusInputs) -> str:
+    """Return why there are more replicas than asked for."""
+    keeps = situation.run.scale.keeps if situation.run is not None else None
+    return f"; {keeps}" if keeps else ""
 
 
 def _available(situation: StatusInputs) -> Verdict:
@@ -389,7 +396,9 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
         elif scheduled.status == "False":
             cause = scheduled
         elif waits or progressing.reason is Reason.COMPLETE:
-            message = f"{deployment.ready} of {deployment.desired} replicas are ready"
+            message = (
+                f"{deployment.ready} of {deployment.desired} replicas are ready{_kept(situation)}"
+            )
             return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
         return Verdict(kind, "False", cause.reason, cause.message)
     if deployment.others.contested is not None:

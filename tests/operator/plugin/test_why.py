@@ -19,14 +19,13 @@ from atom_operator.domain import (
     Manifest,
 )
 from atom_operator.integration_values import Site
-from atom_operator.kinds import LEADER_WORKER_SET
+from atom_operator.kinds import LEADER_WORKER_SET, REPLICA_SET
 from atom_operator.plugin.output import wrapped
 from atom_operator.plugin.why import Seen, causes, is_suspended
 from atom_operator.plugin.why_view import why_document, why_lines
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import (
     LIMIT_RANGE,
-    REPLICA_SET,
     RESOURCE_QUOTA,
     STATEFUL_SET,
 )

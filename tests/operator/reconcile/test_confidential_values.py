@@ -12,7 +12,7 @@ from atom_operator.domain import (
     DEPLOYMENT,
     POD,
 )
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from atom_operator.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import KEY, cluster_with, reconciler
 

@@ -17,8 +17,7 @@ from atom_operator.constants import (
     ANNOTATION_ROLLOUT_REASON,
 )
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD
-from atom_operator.kinds import SECRET
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from atom_operator.kinds import REPLICA_SET, SECRET
 from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
 from tests.support.operator.builders_operator import (
     KEY,

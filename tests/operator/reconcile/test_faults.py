@@ -26,7 +26,7 @@ from atom_operator.domain import (
     VOLUME_CLAIM,
     Manifest,
 )
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from atom_operator.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
 from tests.support.operator.builders_operator import (
     KEY,

@@ -13,10 +13,11 @@ from typing import Any
 from atom_operator.cluster.errors import ClusterError, RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, POD, Kind, Manifest
+from atom_operator.kinds import REPLICA_SET
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.same_scripts import Step
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
-from tests.support.in_memory_cluster.kinds import REPLICA_SET, RESOURCE_QUOTA
+from tests.support.in_memory_cluster.kinds import RESOURCE_QUOTA
 from tests.support.in_memory_cluster.state import active, condition_of, is_ready
 from tests.support.operator.fake_cluster import FakeCluster
 from tools.kube import KubeError

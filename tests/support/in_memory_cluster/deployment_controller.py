@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.domain import DEPLOYMENT, POD, Manifest
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from atom_operator.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.replica_set import HASH_LABEL
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -27,6 +27,8 @@ _DESIRED = "deployment.kubernetes.io/desired-replicas"
 _MOST = "deployment.kubernetes.io/max-replicas"
 _DEADLINE_SECONDS = 600
 _COMPLETE = "NewReplicaSetAvailable"
+_TIMED_OUT = "ProgressDeadlineExceeded"
+_PAUSED = "DeploymentPaused"
 
 
 def sync_deployments(state: ClusterState) -> None:
@@ -50,6 +52,7 @@ class _Deployment:
         digest = _digest(item)
         self.new = next((one for one in owned if _hash(one) == digest), None)
         self.old = [one for one in owned if one is not self.new]
+        self.rolls = (item["spec"].get("strategy") or {}).get("type") != "Recreate"
         self.made_new = self.only_scales = False
 
     def sync(self) -> None:
@@ -60,10 +63,10 @@ class _Deployment:
         self.only_scales = bool(self.spec.get("paused")) or self._was_scaled()
         if self.only_scales:
             self._scale_all()
-        elif self.spec.get("strategy", {}).get("type") == "Recreate":
-            self._recreate()
-        else:
+        elif self.rolls:
             self._roll()
+        else:
+            self._recreate()
         self._report()
 
     # --- ReplicaSets -------------------------------------------------------------------------
@@ -80,7 +83,10 @@ class _Deployment:
         )
 
     def _scale_all(self) -> None:
-        """Scale what is there; of several ReplicaSets each by its share."""
+        """Scale what is there; of several ReplicaSets each by its share, and none under Recreate.
+
+        One that has the size already keeps its annotation, so that this look is not the last of its
+        kind (kubernetes#102551)."""
         running = [one for one in self.sets if one["spec"]["replicas"]]
         if len(running) <= 1:
             for one in running or ([self.new] if self.new else []):
@@ -88,7 +94,7 @@ class _Deployment:
         elif self.new is not None and self._is_saturated(self.new):
             for one in self.old:
                 self._scale(one, 0)
-        else:
+        elif self.rolls:
             self._scale_by_share(running)
 
     def _annotate(self, one: Manifest) -> None:
@@ -123,8 +129,8 @@ class _Deployment:
         return _rounded(size * (self.replicas + self._surge()), most_before) - size
 
     def _is_saturated(self, one: Manifest) -> bool:
-        ready = (one.get("status") or {}).get("availableReplicas", 0)
-        return bool(one["spec"]["replicas"] == self.replicas == ready)
+        desired = int(one["metadata"]["annotations"][_DESIRED])
+        return bool(one["spec"]["replicas"] == self.replicas == desired == _available(one))
 
     def _scale(self, one: Manifest, replicas: int) -> bool:
         if one["spec"]["replicas"] == replicas:
@@ -201,16 +207,17 @@ class _Deployment:
         return _bound(self._steps().get("maxSurge", "25%"), self.replicas, up=True)
 
     def _unavailable(self) -> int:
+        if not self.rolls or not self.replicas:
+            return 0
         away = _bound(self._steps().get("maxUnavailable", "25%"), self.replicas, up=False)
         if not away and not self._surge():
             away = 1
         return min(away, self.replicas)
 
     def _steps(self) -> Manifest:
-        strategy = self.spec.get("strategy") or {}
-        if strategy.get("type") == "Recreate":
-            return {"maxSurge": 0, "maxUnavailable": 0}
-        return dict(strategy.get("rollingUpdate") or {})
+        if not self.rolls:
+            return {"maxSurge": 0}
+        return dict((self.spec.get("strategy") or {}).get("rollingUpdate") or {})
 
     # --- status ------------------------------------------------------------------------------
 
@@ -244,8 +251,9 @@ class _Deployment:
         words = ("MinimumReplicasAvailable", "Deployment has minimum availability.")
         lacks = ("MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
         self._say(status, "Available", str(served), words if served else lacks)
-        self._report_progress(status, before)
-        if not self.only_scales:
+        self._report_found(status)
+        if not self.only_scales:  # a look that only scales estimates no progress and no failure
+            self._report_progress(status, before)
             self._report_failure(status)
         status["conditions"].sort(key=lambda one: str(one["type"]))
         self.state.set_status(self.item, status)
@@ -263,31 +271,43 @@ class _Deployment:
         counts = {status["updatedReplicas"], status["replicas"], status["availableReplicas"]}
         return counts == {self.replicas}
 
+    def _report_found(self, status: Manifest) -> None:
+        """Tell a pause and its end, but not over a missed deadline, and the ReplicaSet that is
+        made, or found without any word of progress."""
+        known = condition_of(self.item, "Progressing") or {}
+        told, paused = known.get("reason"), bool(self.spec.get("paused"))
+        if paused and told not in (_PAUSED, _TIMED_OUT):
+            self._say(status, "Progressing", "Unknown", (_PAUSED, "Deployment is paused"))
+        elif not paused and told == _PAUSED:
+            words = ("DeploymentResumed", "Deployment is resumed")
+            self._say(status, "Progressing", "Unknown", words)
+        if self.made_new:
+            words = ("NewReplicaSetCreated", f'Created new replica set "{self._new_name}"')
+            self._say(status, "Progressing", "True", words)
+        elif self.new is not None and condition_of({"status": status}, "Progressing") is None:
+            words = ("FoundNewReplicaSet", f'Found new replica set "{self._new_name}"')
+            self._say(status, "Progressing", "True", words)
+
+    @property
+    def _new_name(self) -> str:
+        return str((self.new or self.item)["metadata"]["name"])
+
     def _report_progress(self, status: Manifest, before: Manifest) -> None:
-        if self.spec.get("paused"):
-            self._say(status, "Progressing", "Unknown", ("DeploymentPaused", "is paused"))
-            return
-        name = self.new["metadata"]["name"] if self.new else self.item["metadata"]["name"]
-        known = condition_of(self.item, "Progressing")
-        if self.made_new or known is None or known["status"] == "Unknown":
-            self._progress(status, "NewReplicaSetCreated", f'Created new replica set "{name}"')
-            return
-        if known.get("revision", _digest(self.item)) != _digest(self.item):
-            self._progress(status, "FoundNewReplicaSet", f'Found new replica set "{name}"')
-            return
-        done = status["replicas"] == status["updatedReplicas"] and known["reason"] == _COMPLETE
-        if done:
+        known, name = condition_of({"status": status}, "Progressing"), self._new_name
+        whole = status["replicas"] == status["updatedReplicas"]
+        if known is None or (whole and known["reason"] == _COMPLETE):
             return
         if self._is_complete(status):
             words = f'ReplicaSet "{name}" has successfully progressed.'
-            self._progress(status, _COMPLETE, words)
+            self._say(status, "Progressing", "True", (_COMPLETE, words))
         elif _moved(before, status):
-            self._progress(status, "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
+            words = f'ReplicaSet "{name}" is progressing.'
+            self._say(status, "Progressing", "True", ("ReplicaSetUpdated", words), again=True)
         else:
             self._keep_deadline(status, known, name)
 
     def _keep_deadline(self, status: Manifest, known: Manifest, name: str) -> None:
-        if known["reason"] in (_COMPLETE, "ProgressDeadlineExceeded"):
+        if known["reason"] in (_COMPLETE, _TIMED_OUT):
             return
         deadline = self.spec.get("progressDeadlineSeconds", _DEADLINE_SECONDS)
         waited = self.state.seconds_since(known["lastUpdateTime"])
@@ -295,26 +315,31 @@ class _Deployment:
             self.state.look_after(deadline - waited + 1)
             return
         words = f'ReplicaSet "{name}" has timed out progressing.'
-        self._say(status, "Progressing", "False", ("ProgressDeadlineExceeded", words))
+        self._say(status, "Progressing", "False", (_TIMED_OUT, words))
 
-    def _progress(self, status: Manifest, reason: str, message: str) -> None:
-        self._say(status, "Progressing", "True", (reason, message))
-        (found,) = [one for one in status["conditions"] if one["type"] == "Progressing"]
-        found["lastUpdateTime"] = self.state.stamp()
-
-    def _say(self, status: Manifest, kind: str, value: str, words: tuple[str, str]) -> None:
+    def _say(
+        self,
+        status: Manifest,
+        kind: str,
+        value: str,
+        words: tuple[str, str],
+        *,
+        again: bool = False,
+    ) -> None:
+        """Set a condition, unless it has that value for that reason already; `again` renews it."""
         known = condition_of({"status": status}, kind)
-        found = {"type": kind, "status": value, "reason": words[0], "message": words[1]}
-        if known is not None and all(known.get(name) == text for name, text in found.items()):
+        same = known is not None and known["status"] == value
+        if known is not None and same and known["reason"] == words[0] and not again:
             return
-        moved = known is None or known["status"] != value
         stamp = self.state.stamp()
-        found["lastTransitionTime"] = (
-            stamp if known is None or moved else known["lastTransitionTime"]
-        )
-        found["lastUpdateTime"] = stamp
-        if kind == "Progressing":
-            found["revision"] = _digest(self.item)
+        found = {
+            "type": kind,
+            "status": value,
+            "reason": words[0],
+            "message": words[1],
+            "lastUpdateTime": stamp,
+            "lastTransitionTime": known["lastTransitionTime"] if known and same else stamp,
+        }
         kept = [one for one in status["conditions"] if one["type"] != kind]
         status["conditions"] = [*kept, found]
 

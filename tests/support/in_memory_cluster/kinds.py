@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from atom_operator.kinds import Kind
 
-REPLICA_SET = Kind("apps", "v1", "ReplicaSet", "replicasets")
 STATEFUL_SET = Kind("apps", "v1", "StatefulSet", "statefulsets")
 RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
 LIMIT_RANGE = Kind("", "v1", "LimitRange", "limitranges")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom_operator.domain import DISRUPTION_BUDGET, POD, Manifest
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from atom_operator.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.state import (
     ClusterState,
     active,

@@ -10,8 +10,8 @@ from typing import Any
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
+from atom_operator.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.admission import create_pod
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.state import ClusterState, active, condition_of, is_ready
 
 HASH_LABEL = "pod-template-hash"

@@ -12,8 +12,8 @@ from datetime import datetime
 
 from atom_operator.constants import ANNOTATION_REVISION, LABEL_DEPLOYMENT
 from atom_operator.domain import DEPLOYMENT, POD, Manifest
+from atom_operator.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.deployment_controller import newest_pods, sync_deployments
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.kubelet import Kubelets
 from tests.support.in_memory_cluster.replica_set import sync_replica_sets
 from tests.support.in_memory_cluster.scheduler import schedule

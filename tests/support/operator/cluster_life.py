@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
-from atom_operator.kinds import AUTOSCALER
+from atom_operator.kinds import AUTOSCALER, REPLICA_SET
 from tests.support.in_memory_cluster.autoscalers import scale
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
-from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.kubelet import BAD as BAD
 from tests.support.in_memory_cluster.node_controller import sync_nodes
 from tests.support.in_memory_cluster.state import is_ready as is_ready

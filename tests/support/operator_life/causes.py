@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from atom_operator.domain import EVENT, JOB, POD, Manifest
-from tests.support.in_memory_cluster.kinds import REPLICA_SET, STATEFUL_SET
+from atom_operator.kinds import REPLICA_SET
+from tests.support.in_memory_cluster.kinds import STATEFUL_SET
 from tests.support.in_memory_cluster.state import condition_of, is_ready, is_terminal
 
 if TYPE_CHECKING:

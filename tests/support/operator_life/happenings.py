@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE, SERVICE_ACCOUNT, EngineLoad
-from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, REPLICA_SET, RESOURCE_QUOTA
+from atom_operator.kinds import REPLICA_SET
+from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.kubelet import BAD, TYPO
 from tests.support.in_memory_cluster.node_controller import evict
 from tests.support.in_memory_cluster.state import is_terminal

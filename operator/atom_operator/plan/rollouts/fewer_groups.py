@@ -3,7 +3,8 @@
 The controller of LeaderWorkerSets ends the groups of the highest numbers, whichever serve
 (https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#deployment-and-scaling-guarantees).
 So the number falls once as many of those that stay serve; at once if one of them waits for a place
-or for room in a quota, which one that goes may have. Called by reconcile/roll_out.py.
+or for room in a quota, which one that goes may have. An autoscaler asks for fewer at any time, so
+it has to know the fewest beforehand. Called by reconcile/roll_out.py.
 """
 
 from __future__ import annotations
@@ -23,16 +24,39 @@ def groups_to_keep(observed: Observed, revision: str, replicas: int, size: int) 
         return replicas
     if running.revision != revision or any(pod.revision != revision for pod in observed.pods):
         return replicas  # of a rollout the last groups are the new ones
+    return replicas if _may_fall(observed, running, replicas, size) else running.desired
+
+
+def fewest_groups(observed: Observed, size: int) -> int:
+    """Return the number of groups of `size` pods below which an autoscaler may not go: those above
+    it serve in the stead of some below. 0: any."""
+    running = observed.deployment
+    if running is None or not running.in_groups:
+        return 0
+    fewest = running.desired
+    while fewest > 1 and _may_fall(observed, running, fewest - 1, size):
+        fewest -= 1
+    return fewest if fewest > 1 else 0
+
+
+def groups_awaited(observed: Observed, size: int) -> tuple[int, ...]:
+    """Return the numbers of the wanted groups that do not serve."""
+    running, groups = observed.deployment, _by_number(observed)
+    wanted = range(running.desired if running is not None else 0)
+    return tuple(number for number in wanted if not _serves(groups.get(number, []), size))
+
+
+def _may_fall(observed: Observed, running: DeploymentState, replicas: int, size: int) -> bool:
+    """Return whether as many groups serve if only the first ones stay, or one of those that go may
+    leave its place to one that stays."""
     groups = _by_number(observed)
     serving = {number for number, group in groups.items() if _serves(group, size)}
     stay = set(range(replicas))
     if len(serving & stay) >= min(replicas, len(serving)):
-        return replicas
+        return True
     lacking = (pod for number in stay - serving for pod in groups.get(number, ()))
     going = [pod for number in groups.keys() - stay for pod in groups[number]]
-    if any(map(_waits_for_a_place, lacking)) or _makes_room(running, going):
-        return replicas
-    return running.desired
+    return any(map(_waits_for_a_place, lacking)) or _makes_room(running, going)
 
 
 def _by_number(observed: Observed) -> Mapping[int, list[PodState]]:

@@ -186,8 +186,8 @@ def _choose(question: RolloutQuestion) -> Rollout:
 def begun(
     chosen: Rollout, question: RolloutQuestion, observed: Observed, pods_per_replica: int
 ) -> Rollout:
-    """Return the rollout with facts from its revision's first request: the time, for groups, and
-    the number of replicas that had a place."""
+    """Return the rollout with facts from its revision's first request: the time, and the number of
+    replicas that had a place. An older operator noted the time for groups alone."""
     running = question.running
     before = (
         running.notes.rollout if running and running.revision == question.wanted.revision else None
@@ -196,7 +196,8 @@ def begun(
     if had_place is None:
         had_place = replicas_with_a_place(observed, pods_per_replica)
         had_place = max(had_place, _had_place_before(question))
-    asked_at = (asked_at or observed.at) if question.wanted.in_groups else None
+    if before is None or question.wanted.in_groups:
+        asked_at = asked_at or observed.at
     return replace(chosen, asked_at=asked_at, had_place=had_place)
 
 

@@ -3,6 +3,7 @@ last ones, so the number falls once what stays serves."""
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -62,6 +63,12 @@ class Fewer:
         assert workload is not None
         return int(workload["spec"]["replicas"])
 
+    def told(self, kind: str) -> str:
+        parent = self.life.parent
+        assert parent is not None
+        found = (item for item in parent["status"]["conditions"] if item["type"] == kind)
+        return str(next(found)["message"])
+
     @property
     def serving(self) -> list[str]:
         return [pod["metadata"]["name"] for pod in self.life.promises._serving()]
@@ -75,6 +82,52 @@ def test_the_number_falls_as_soon_as_the_first_group_serves_again() -> None:
         assert (fewer.asked, fewer.serving) == (3, ["chat-1", "chat-2"])
         fewer.life.cluster.advance(400)
         assert (fewer.asked, fewer.serving) == (1, ["chat-0"])
+    finally:
+        fewer.life.operator.close()
+
+
+def test_the_status_reports_why_more_groups_are_there_than_asked_for() -> None:
+    fewer = Fewer()
+    try:
+        fewer.happens("delete_a_pod", 0)
+        fewer.happens("ask_for_replicas", 1)
+        why = "spec.replicas is 1, and 3 groups stay until those of the lowest numbers serve"
+        for kind in ("Progressing", "Ready"):
+            assert f"{why} (not yet: 0)" in fewer.told(kind)
+        fewer.life.cluster.advance(400)
+        assert "groups stay" not in f"{fewer.told('Progressing')} {fewer.told('Ready')}"
+    finally:
+        fewer.life.operator.close()
+
+
+@pytest.mark.parametrize("keda", [True, False])
+@pytest.mark.parametrize("happening", [("delete_a_pod", 0), ("ask_for_a_length", 512)])
+@pytest.mark.parametrize("load", [0.5, 1.5])
+def test_an_autoscaler_may_not_end_groups_that_serve_in_the_stead_of_others(
+    keda: bool, happening: tuple[Any, ...], load: float
+) -> None:
+    """The load falls while the first group loads for longer than an autoscaler waits."""
+    fewer = Fewer(scales=True, keda=keda, replicas=1)
+    try:
+        fewer.life.state.load["chat"] = 3.0
+        fewer.life.cluster.advance(400)
+        assert fewer.serving == ["chat-0", "chat-1", "chat-2"]
+        fewer.happens(*happening)
+        while "chat-0" in fewer.serving:  # a rollout comes to the first group last
+            fewer.life.cluster.advance(10)
+        late = fewer.life.state.time + 1200
+        fewer.life.cluster.kubelets.answers = lambda pod: (
+            pod["metadata"]["name"] != "chat-0" or fewer.life.state.time > late
+        )
+        fewer.life.state.load["chat"] = load
+        few = math.ceil(load)
+        for _ in range(100):
+            fewer.life.cluster.advance(10)
+            assert len(fewer.serving) >= few, fewer.life.state.time
+            if "chat-0" not in fewer.serving:
+                assert "minReplicas is 1, and 3 groups stay" in fewer.told("Progressing")
+        fewer.life.cluster.advance(900)
+        assert sorted(fewer.serving) == [f"chat-{number}" for number in range(few)]
     finally:
         fewer.life.operator.close()
 

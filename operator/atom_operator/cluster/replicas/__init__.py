@@ -1,0 +1,1 @@
+"""Numbers of replicas that others act on: an autoscaler, and the controller of Deployments."""
