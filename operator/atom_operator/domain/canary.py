@@ -72,24 +72,38 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class PodsSeen:
+    """Hold the observation of a canary's own pods."""
+
+    # They match the request, and are ready: all of them, or one of those that follow the share.
+    serve: bool = False
+    ready: int = 0  # of them serve
+    load: bool = False  # they are being made, within a separate deadline
+    digest: str | None = None  # of its status's pods, once the status describes these
+
+
+@dataclass(frozen=True, slots=True)
+class OthersSeen:
+    """Hold the observation of the pods beside a canary, and of its promotion to them."""
+
+    can_serve: int = 1  # replicas that can serve all requests without the canary
+    roll: bool = False  # they are being replaced
+    rolled_out: bool = False  # they have taken the canary's change
+    promotion_failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CanarySeen:
-    """Hold the observation of a canary, and of a promotion."""
+    """Hold the observation of a canary."""
 
     exists: bool = False
-    # Its pods match the request, and are ready: all of them, or one of those that follow the share.
-    serves: bool = False
-    ready: int = 0  # pods of it that serve
-    beside: int = 1  # replicas that can serve all requests without it
-    others_roll: bool = False  # the pods beside it are being replaced
     known: bool = False  # to the Gateways, which can send requests to it at once
+    pods: PodsSeen = PodsSeen()
+    others: OthersSeen = OthersSeen()
     hopeless: str | None = None  # why its pods will not become ready
+    blocked: str | None = None  # why it cannot continue before a client changes something
     words: str = ""  # the reason of its wait
     judgement: Judgement | None = None  # None: no analysis is asked for
-    blocked: str | None = None  # why it cannot continue before a client changes something
-    loads: bool = False  # its pods are being made, within a separate deadline
-    pods: str | None = None  # digest of its status's pods, once the status describes these
-    rolled_out: bool = False  # the other pods have taken the canary's change
-    promotion_failed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,33 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class FailingChecks:
+    """Count the checks of the analysis that failed in a row."""
+
+    count: int = 0
+    last: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryWait:
+    """Describe the wait of a canary. words: its reason, or why the canary was undone."""
+
+    words: str = ""
+    since: datetime | None = None  # of a wait that no person ends
+    stalled: bool = False  # it has lasted too long, or the canary cannot continue
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryPods:
+    """Count the pods of a canary, and the replicas beside it."""
+
+    digest: str | None = None  # of its pods, once its own status speaks of them
+    asked: int | None = None  # that it is to have
+    ready: int = 0  # of them serve
+    beside: int | None = None  # replicas that can serve all requests without it
+
+
+@dataclass(frozen=True, slots=True)
 class CanaryState:
     """Describe how far a canary is; kept in the status."""
 
@@ -110,17 +151,11 @@ class CanaryState:
     step: int = 0  # counted from 0
     weight: int = 0  # percent of the requests that it takes
     since: datetime | None = None  # it takes the step's share; of one that is undone, since then
-    failures: int = 0  # looks in a row
-    failed_at: datetime | None = None  # the last of them
+    failing: FailingChecks = FailingChecks()
     fault: str | None = None  # for which it was undone
-    words: str = ""  # the reason of its wait, or why it was undone
-    waiting_since: datetime | None = None  # for a wait that no person ends
-    stalled: bool = False  # it has waited too long, or cannot continue
-    pods: str | None = None  # digest of its pods, once its own status speaks of them
+    wait: CanaryWait = CanaryWait()
+    pods: CanaryPods = CanaryPods()
     decided: Decided | None = None
-    replicas: int | None = None  # pods that it is to have
-    ready: int = 0  # of them serve
-    beside: int | None = None  # replicas that can serve all requests without it
 
 
 @dataclass(frozen=True, slots=True)

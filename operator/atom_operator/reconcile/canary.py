@@ -40,9 +40,12 @@ from atom_operator.domain.canary import (
     CanaryAnalysis,
     CanaryAsked,
     CanaryPhase,
+    CanaryPods,
     CanarySeen,
     CanaryState,
     Judgement,
+    OthersSeen,
+    PodsSeen,
 )
 from atom_operator.kinds import AUTOSCALER, HTTP_ROUTE
 from atom_operator.plan.canary.analysis import judge
@@ -122,14 +125,14 @@ async def look_at_canary(
     if problems := change_problems(key, spec, wanted) or canary_plan_problems(key, wanted):
         return problems
     seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
-    seen = replace(seen, known=_is_known(key, observed), beside=beside)
-    seen = replace(seen, others_roll=_is_rolling(observed))
+    others = replace(seen.others, can_serve=beside, roll=_is_rolling(observed))
+    seen = replace(seen, known=_is_known(key, observed), others=others)
     state = next_state(asked, seen, before, observed.at or _NO_TIME)
     has_pods = state.phase in HAS_PODS
     canary = Canary(
         naming.canary_name(key),
         state,
-        canary_spec(raw, spec, state.replicas) if has_pods else None,
+        canary_spec(raw, spec, state.pods.asked) if has_pods else None,
         len(asked.steps),
         is_there=has_pods and _has_service(child),
         keeps=replicas_kept(state, observed.at),
@@ -175,15 +178,15 @@ def _written_into_spec(
     if child is None or before is None or not asks_for_the_same(spec, child.get("spec") or {}):
         return None
     ready, weight = _ready_pods(child), before.weight
-    if ready < before.ready:  # those that are left carry so much of it
-        weight = weight * ready // before.ready
-    serves = _is_ready(child) or ready > 0
-    seen = CanarySeen(exists=True, serves=serves, known=_is_known(key, observed))
+    if ready < before.pods.ready:  # those that are left carry so much of it
+        weight = weight * ready // before.pods.ready
+    pods = PodsSeen(serve=_is_ready(child) or ready > 0)
+    seen = CanarySeen(exists=True, known=_is_known(key, observed), pods=pods)
     state = promote(_of_promotion(parent, seen, before), before, weight)
     if state.phase is CanaryPhase.PROMOTED:
         return None
     beside = _beside(spec, observed, before)
-    state = replace(state, replicas=before.replicas, ready=ready, beside=beside)
+    state = replace(state, pods=CanaryPods(None, before.pods.asked, ready, beside))
     is_there, keeps = _has_service(child), replicas_kept(state, observed.at)
     stay = pods_that_stay(int((child.get("spec") or {}).get("replicas", 1)), ready)
     wanted = {**(child.get("spec") or {}), "replicas": stay}
@@ -207,8 +210,9 @@ def _beside(spec: AtomDeploymentSpec, observed: Observed, before: CanaryState | 
     if scaling is None or not scaling.moves_replicas or running is None:
         return first_replicas(spec)
     alone = any(child.kind == AUTOSCALER for child in observed.children)
-    if alone and before is not None and before.beside is not None and needs_others(before):
-        return min(max(before.beside, running.desired), scaling.max_replicas)
+    known = before.pods.beside if before is not None and needs_others(before) else None
+    if alone and known is not None:
+        return min(max(known, running.desired), scaling.max_replicas)
     return running.desired
 
 
@@ -223,33 +227,32 @@ async def _see(
     if child is None:
         return CanarySeen()
     ready, count = _condition(child, ConditionType.READY), _ready_pods(child)
-    pods = pods_digest(wanted.spec)
-    is_theirs = pods_digest(child.get("spec") or {}) == pods
+    digest = pods_digest(wanted.spec)
+    is_theirs = pods_digest(child.get("spec") or {}) == digest
     # Its status may be of an older spec, as long as that asked for the same pods.
-    if not is_theirs or not (_is_reported(child) or (before is not None and before.pods == pods)):
+    was_theirs = before is not None and before.pods.digest == digest
+    if not is_theirs or not (_is_reported(child) or was_theirs):
         return _of_promotion(parent, CanarySeen(exists=True, words=_STARTS), before)
     if _is_reported(child) and (refused := _refusal(child)) is not None:
-        seen = CanarySeen(exists=True, blocked=refused, pods=pods)
+        seen = CanarySeen(exists=True, blocked=refused, pods=PodsSeen(digest=digest))
         return _of_promotion(parent, seen, before)
     if asked.replicas is None:
         serves = count > 0
     else:
-        serves = ready.get("status") == "True" or (before is not None and before.pods == pods)
+        serves = ready.get("status") == "True" or was_theirs
         serves = serves and _has_all_pods(child, is_ready=ready.get("status") == "True")
     judgement = None
     if serves and asked.analysis is not None and wanted.now is not None:
         name = ObjectKey(key.namespace, naming.canary_name(key))
         judgement = await reader.judge(name, asked.analysis)
+    progresses = _condition(child, ConditionType.PROGRESSING).get("status") == "True"
+    loads = progresses and ready.get("status") != "True"
     seen = CanarySeen(
         exists=True,
-        serves=serves,
+        pods=PodsSeen(serves, count, loads, digest),
         hopeless=_hopeless(child, wanted.now),
         words=str(ready.get("message") or ""),
         judgement=judgement,
-        ready=count,
-        loads=_condition(child, ConditionType.PROGRESSING).get("status") == "True"
-        and ready.get("status") != "True",
-        pods=pods,
     )
     return _of_promotion(parent, seen, before)
 
@@ -296,11 +299,12 @@ def _of_promotion(parent: Manifest, seen: CanarySeen, before: CanaryState | None
         return seen
     progressing = _condition(parent, ConditionType.PROGRESSING)
     failed = (status.get("rollout") or {}).get("failedRevision")
-    return replace(
-        seen,
+    others: OthersSeen = replace(
+        seen.others,
         rolled_out=progressing.get("reason") == Reason.COMPLETE,
         promotion_failed=f"revision {failed} failed; see Degraded" if failed else None,
     )
+    return replace(seen, others=others)
 
 
 def _hopeless(child: Manifest, now: datetime | None) -> str | None:

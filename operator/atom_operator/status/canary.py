@@ -8,7 +8,15 @@ from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ATOM_DEPLOYMENT, ApplyReport, ChildKey, ConditionStatus
-from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState, Decided
+from atom_operator.domain.canary import (
+    Canary,
+    CanaryPhase,
+    CanaryPods,
+    CanaryState,
+    CanaryWait,
+    Decided,
+    FailingChecks,
+)
 from atom_operator.pods.pod_state import time_of
 from atom_operator.status.conditions import Verdict
 
@@ -40,20 +48,21 @@ def canary_status(canary: Canary) -> dict[str, Any]:
     }
     if state.since is not None:
         status["since"] = _written(state.since)
-    if state.failures:
-        status["failures"] = state.failures
-    if state.failed_at is not None:
-        status["failedAt"] = _written(state.failed_at)
+    if state.failing.count:
+        status["failures"] = state.failing.count
+    if state.failing.last is not None:
+        status["failedAt"] = _written(state.failing.last)
     if state.fault is not None:
         status["fault"] = state.fault
-    if state.waiting_since is not None:
-        status["waitingSince"] = _written(state.waiting_since)
-    if state.pods is not None:
-        status["pods"] = state.pods
-    if state.replicas is not None:
-        status |= {"replicas": state.replicas, "readyReplicas": state.ready}
-    if state.beside is not None:
-        status["beside"] = state.beside
+    if state.wait.since is not None:
+        status["waitingSince"] = _written(state.wait.since)
+    pods = state.pods
+    if pods.digest is not None:
+        status["pods"] = pods.digest
+    if pods.asked is not None:
+        status |= {"replicas": pods.asked, "readyReplicas": pods.ready}
+    if pods.beside is not None:
+        status["beside"] = pods.beside
     if state.decided is not None:
         status["decided"] = _written_decision(state.decided)
     return status
@@ -72,19 +81,25 @@ def state_of(status: Mapping[str, Any]) -> CanaryState | None:
             step=max(0, int(found["step"]) - 1),
             weight=int(found["weight"]),
             since=time_of(found.get("since")),
-            failures=int(found.get("failures") or 0),
-            failed_at=time_of(found.get("failedAt")),
+            failing=FailingChecks(int(found.get("failures") or 0), time_of(found.get("failedAt"))),
             fault=None if fault is None else str(fault),
-            words="" if fault is None else str(fault),
-            waiting_since=time_of(found.get("waitingSince")),
-            pods=None if found.get("pods") is None else str(found["pods"]),
+            wait=CanaryWait(
+                "" if fault is None else str(fault), time_of(found.get("waitingSince"))
+            ),
+            pods=_pods(found),
             decided=_decided(found.get("decided")),
-            replicas=_number(found.get("replicas")),
-            ready=int(found.get("readyReplicas") or 0),
-            beside=_number(found.get("beside")),
         )
     except (KeyError, ValueError, TypeError):
         return None
+
+
+def _pods(found: Mapping[str, Any]) -> CanaryPods:
+    return CanaryPods(
+        digest=None if found.get("pods") is None else str(found["pods"]),
+        asked=_number(found.get("replicas")),
+        ready=int(found.get("readyReplicas") or 0),
+        beside=_number(found.get("beside")),
+    )
 
 
 def _number(found: Any) -> int | None:
@@ -114,7 +129,7 @@ def canary_progressing(canary: Canary | None, report: ApplyReport) -> Verdict | 
         if refusal.child == ChildKey(ATOM_DEPLOYMENT, canary.name):
             words = f"{canary.name} cannot be made; {refusal.message}"
             return Verdict(_KIND, "False", Reason.CANARY_STALLED, words)
-    if canary.state.stalled:
+    if canary.state.wait.stalled:
         status, reason = "False", Reason.CANARY_STALLED
     return Verdict(_KIND, status, reason, _message(canary))
 
@@ -122,7 +137,7 @@ def canary_progressing(canary: Canary | None, report: ApplyReport) -> Verdict | 
 def _message(canary: Canary) -> str:
     """Describe the canary's state, and after a semicolon the reason of its wait."""
     state = canary.state
-    said = f"; {state.words}" if state.words else ""
+    said = f"; {state.wait.words}" if state.wait.words else ""
     match state.phase:
         case CanaryPhase.UNDONE:
             return f"{canary.name} is undone{said}; {_TRY_AGAIN}"

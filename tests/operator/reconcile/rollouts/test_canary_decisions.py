@@ -17,6 +17,7 @@ from atom_operator.domain.canary import (
     CanarySeen,
     CanaryState,
     CanaryStep,
+    PodsSeen,
 )
 from atom_operator.plan.canary.steps import next_state
 from atom_operator.status.canary import canary_status, state_of
@@ -141,7 +142,7 @@ def test_every_order_of_edits_promotes_only_what_was_decided_about() -> None:
                 made_for = change
             last = decision
             asked = CanaryAsked(change, steps, decision, None)  # type: ignore[arg-type]
-            seen = CanarySeen(exists=True, serves=True, known=True, pods=change)
+            seen = CanarySeen(exists=True, known=True, pods=PodsSeen(serve=True, digest=change))
             state = next_state(asked, seen, state, NOW)
             told = state_of({"canary": canary_status_of(state)})
             assert told is not None
