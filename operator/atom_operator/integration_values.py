@@ -100,12 +100,19 @@ class PickerProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteAddresses:
+    """State where other parts of the site are."""
+
+    prometheus: str | None = None  # that KEDA asks
+    runbooks: str | None = None  # the URL of docs/runbooks, for the annotations of alerts
+    operator_namespace: str | None = None  # that NetworkPolicies admit
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """Hold the administrator's settings of this operator, for every AtomDeployment."""
 
-    prometheus_address: str | None = None  # that KEDA asks
-    runbook_base_url: str | None = None  # of docs/runbooks, for the annotations of alerts
-    operator_namespace: str | None = None  # that NetworkPolicies admit
+    addresses: SiteAddresses = SiteAddresses()
     # What the engine images can do: over how many devices of a node, and over how many nodes.
     engine_tensor_parallel: int = MAX_TENSOR_PARALLEL
     engine_multi_node: bool = True
@@ -157,7 +164,7 @@ class ObjectMetadata:
 
 # For plans that state a model's needs, whichever engine runs it.
 ANY_ENGINE = Site(
-    prometheus_address="http://any",
+    addresses=SiteAddresses(prometheus="http://any"),
     engine_tensor_parallel=sys.maxsize,
     engine_multi_node=True,
     engine_architectures=("*",),
@@ -265,6 +272,17 @@ class PodMonitoring:
 
 
 @dataclass(frozen=True, slots=True)
+class Monitoring:
+    """Hold the objects of Prometheus and Grafana that are asked for. alerts, dashboard: the labels
+    of their objects; runbooks: the URL of the alerts' runbooks."""
+
+    pods: PodMonitoring | None = None
+    alerts: Labels | None = None
+    dashboard: Labels | None = None
+    runbooks: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkAccess:
     """Peers that may connect to the engine port, as a NetworkPolicy writes them."""
 
@@ -289,13 +307,10 @@ class Integrations:
     endpoint_picker: EndpointPicker | None = None
     frontend: Frontend | None = None
     http_route: HttpRoute | None = None
-    pod_monitoring: PodMonitoring | None = None
-    alerts: Labels | None = None
-    dashboard: Labels | None = None
+    monitoring: Monitoring = Monitoring()
     network: NetworkAccess | None = None
     compile_cache_claim: str | None = None
     preflight: bool = False
-    runbook_base_url: str | None = None
     missing: tuple[Missing, ...] = field(default=())
 
     @property

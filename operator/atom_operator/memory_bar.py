@@ -25,15 +25,15 @@ def memory_parts(capacity: Capacity | None) -> tuple[MemoryPart, ...]:
 
     Tokens and blocks of a capacity count all copies of the model in a replica; every part here is
     of one device. Empty if the device's memory is not known."""
-    if capacity is None or not capacity.total_bytes:
+    if capacity is None or not capacity.device.total_bytes:
         return ()
-    kept = "KV cache and states" if capacity.state_bytes else "KV cache"
+    kept = "KV cache and states" if capacity.beside_kv.state_bytes else "KV cache"
     parts = [
         MemoryPart("weights", capacity.weights_bytes),
-        MemoryPart("activations and runtime", capacity.reserve_bytes),
-        MemoryPart(kept, capacity.kv_cache_bytes + capacity.state_bytes),
+        MemoryPart("activations and runtime", capacity.device.reserve_bytes),
+        MemoryPart(kept, capacity.device.kv_cache_bytes + capacity.beside_kv.state_bytes),
     ]
-    left = capacity.total_bytes - sum(part.size_bytes for part in parts)
+    left = capacity.device.total_bytes - sum(part.size_bytes for part in parts)
     return (*parts, MemoryPart("left free", left))
 
 

@@ -37,7 +37,7 @@ from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines, needs_of
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
-from atom_operator.reconcile.planning import Surroundings, consider
+from atom_operator.reconcile.planning import ModelKnown, SpecLayers, Surroundings, consider
 from atom_operator.reconcile.profiles.fence import Namespace
 from atom_operator.reconcile.profiles.profile import Laid, lay, name_profile
 from atom_operator.served_schema.kubectl_yaml import read_documents
@@ -200,7 +200,14 @@ def _report(
     text = _config_text(manifests, reference.name, reference.key) if reference else None
     nodes = tuple(_of_kind(fleet or (), "Node"))
     devices = _devices(fleet or ())
-    around = Surroundings(_IMAGES, text, nodes, devices=devices, site=site, profile=laid.profile)
+    around = Surroundings(
+        _IMAGES,
+        nodes,
+        devices=devices,
+        site=site,
+        known=ModelKnown(text),
+        layers=SpecLayers(laid.profile),
+    )
     considered = consider(Owner(key, ""), spec, around)
     plan = considered.plan
     if plan is None:

@@ -110,8 +110,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "replicas", "0, by spec.suspend" if plan.scale.suspended else str(plan.scale.replicas)
     if plan.integrations.autoscaling is not None:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
-    if plan.engine.sleep_idle_seconds is not None:
-        yield "idle", _idle(plan.pods, plan.engine.sleep_idle_seconds)
+    if plan.engine.serving.sleep_idle_seconds is not None:
+        yield "idle", _idle(plan.pods, plan.engine.serving.sleep_idle_seconds)
     yield "device", _device(plan.engine, plan.accelerator)
     if plan.engine.tensor_parallel > 1:
         yield "a copy's ranks", _ranks(plan.engine, plan.accelerator)
@@ -125,7 +125,7 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         if parts:
             bar, legend = bar_lines(parts)
             each = " each" if plan.engine.devices > 1 else ""
-            yield f"memory, {size_text(verdict.capacity.total_bytes)}{each}", bar
+            yield f"memory, {size_text(verdict.capacity.device.total_bytes)}{each}", bar
             yield "memory's parts", legend
     if plan.capacity.may_start:
         minutes = -(-plan.rollout.startup_budget_seconds // 60)
@@ -176,11 +176,11 @@ def _ranks(engine: EngineOptions, accelerator: Accelerator) -> str:
 
 
 def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
-    if capacity.reserve_bytes:
-        yield "beside them", f"{size_text(capacity.reserve_bytes)} for activations and the runtime"
-    if capacity.state_bytes:
-        size = size_text(capacity.state_bytes)
-        bound = capacity.bounded_sequences
+    if reserve := capacity.device.reserve_bytes:
+        yield "beside them", f"{size_text(reserve)} for activations and the runtime"
+    if capacity.beside_kv.state_bytes:
+        size = size_text(capacity.beside_kv.state_bytes)
+        bound = capacity.beside_kv.bounded_sequences
         most = f" ({bound:,} at once, fewer than asked for)" if bound else ""
         yield "states", f"{size} of all sequences that may run{most} and of cached prefixes"
     yield (
@@ -194,9 +194,9 @@ def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
 
 
 def _windows(capacity: Capacity) -> str:
-    if not capacity.kv_window_bytes:
+    if not capacity.beside_kv.window_bytes:
         return ""
-    return f", and {size_text(capacity.kv_window_bytes)} of windows for each full sequence"
+    return f", and {size_text(capacity.beside_kv.window_bytes)} of windows for each full sequence"
 
 
 def _placement(report: PlanReport, supply: Supply) -> Iterator[str]:

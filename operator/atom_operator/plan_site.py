@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom.sizing import MAX_TENSOR_PARALLEL
-from atom_operator.integration_values import EngineFeature, Site, template_features
+from atom_operator.integration_values import EngineFeature, Site, SiteAddresses, template_features
 
 
 class ValuesError(ValueError):
@@ -26,7 +26,7 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
     try:
         forbidden, allowed_values = template_features(allowed, template.get("forbidden"))
         return Site(
-            prometheus_address=scaling.get("prometheusAddress") or None,
+            addresses=SiteAddresses(prometheus=scaling.get("prometheusAddress") or None),
             engine_tensor_parallel=int(engine.get("maxTensorParallel", MAX_TENSOR_PARALLEL)),
             engine_multi_node=bool(engine.get("multiNode", True)),
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),

@@ -19,6 +19,7 @@ from atom_operator.integration_values import (
     PickerKind,
     PickerProgram,
     Site,
+    SiteAddresses,
     TemplateFeature,
     template_features,
 )
@@ -54,6 +55,23 @@ class WebhookSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """Bound the rollouts of all AtomDeployments together."""
+
+    most: int = 1  # AtomDeployments that roll at the same time; 0: any number
+    follow_defaults: bool = True  # a changed default of many begins rollouts by itself
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    """Configure the operator's own HTTP servers; a port of 0 is not served."""
+
+    health_port: int = 8080
+    metrics_port: int = 8081
+    page: bool = False  # beside the metrics: an overview of the deployments
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """Defaults fit a development run outside the cluster."""
 
@@ -61,11 +79,8 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()  # empty: the whole cluster
     resync_seconds: float = 300.0  # every AtomDeployment is reconciled at least this often
     workers: int = 4  # reconciles at the same time
-    max_rollouts: int = 1  # AtomDeployments that roll at the same time; 0: any number
-    follows_defaults: bool = True  # a changed default of many begins rollouts by itself
-    health_port: int = 8080  # 0: not served
-    metrics_port: int = 8081  # 0: not served
-    page: bool = False  # beside the metrics: an overview of the deployments
+    rollouts: RolloutSettings = RolloutSettings()
+    endpoints: EndpointSettings = EndpointSettings()
     log_level: str = "INFO"
     lease: LeaseSettings | None = None  # None: this process is the only one
     webhook: WebhookSettings | None = None  # None: no admission reviews
@@ -85,16 +100,28 @@ class OperatorSettings:
             namespaces=_names(environ, "NAMESPACES"),
             resync_seconds=_number(environ, "RESYNC_SECONDS", defaults.resync_seconds, 1, 86_400),
             workers=int(_number(environ, "WORKERS", defaults.workers, 1, 64)),
-            follows_defaults=environ.get(f"{PREFIX}FOLLOW_DEFAULTS", "true").lower() == "true",
-            max_rollouts=int(_number(environ, "MAX_ROLLOUTS", defaults.max_rollouts, 0, 10_000)),
-            health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
-            metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
-            page=environ.get(f"{PREFIX}PAGE", "false").lower() == "true",
+            rollouts=_rollouts(environ, defaults.rollouts),
+            endpoints=_endpoints(environ, defaults.endpoints),
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
             lease=_lease(environ),
             webhook=_webhook(environ),
             site=_site(environ),
         )
+
+
+def _rollouts(environ: Mapping[str, str], defaults: RolloutSettings) -> RolloutSettings:
+    return RolloutSettings(
+        most=int(_number(environ, "MAX_ROLLOUTS", defaults.most, 0, 10_000)),
+        follow_defaults=environ.get(f"{PREFIX}FOLLOW_DEFAULTS", "true").lower() == "true",
+    )
+
+
+def _endpoints(environ: Mapping[str, str], defaults: EndpointSettings) -> EndpointSettings:
+    return EndpointSettings(
+        health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
+        metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
+        page=environ.get(f"{PREFIX}PAGE", "false").lower() == "true",
+    )
 
 
 def _lease(environ: Mapping[str, str]) -> LeaseSettings | None:
@@ -137,9 +164,11 @@ def _required(environ: Mapping[str, str], name: str, because: str) -> str:
 def _site(environ: Mapping[str, str]) -> Site:
     forbidden, values = _template_features(environ)
     return Site(
-        prometheus_address=environ.get(f"{PREFIX}PROMETHEUS_ADDRESS") or None,
-        runbook_base_url=environ.get(f"{PREFIX}RUNBOOK_BASE_URL") or None,
-        operator_namespace=environ.get(f"{PREFIX}POD_NAMESPACE") or None,
+        addresses=SiteAddresses(
+            prometheus=environ.get(f"{PREFIX}PROMETHEUS_ADDRESS") or None,
+            runbooks=environ.get(f"{PREFIX}RUNBOOK_BASE_URL") or None,
+            operator_namespace=environ.get(f"{PREFIX}POD_NAMESPACE") or None,
+        ),
         engine_tensor_parallel=int(
             _number(environ, "ENGINE_MAX_TENSOR_PARALLEL", MAX_TENSOR_PARALLEL, 1, 128)
         ),

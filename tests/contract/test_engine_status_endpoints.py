@@ -34,8 +34,8 @@ async def test_phase_while_starting_and_capacity_when_started(tmp_path: Path) ->
     assert capacity is not None
     assert (capacity.kv_tokens, capacity.num_blocks) == (report.kv_tokens, report.num_blocks)
     assert capacity.weights_bytes == report.weights_bytes
-    assert capacity.reserve_bytes == report.peak_bytes - report.weights_bytes
-    assert capacity.total_bytes == report.total_memory_bytes
+    assert capacity.device.reserve_bytes == report.peak_bytes - report.weights_bytes
+    assert capacity.device.total_bytes == report.total_memory_bytes
     assert capacity.kv_bytes_per_token == report.kv_bytes_per_token
     assert capacity.max_sequences == report.concurrency[-1].sequences
 

@@ -12,7 +12,7 @@ import yaml
 from atom_operator.children.autoscaling.autoscaler import autoscaler
 from atom_operator.children.grafana_dashboard import dashboard
 from atom_operator.children.monitoring import alerts
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import Site, SiteAddresses
 from tests.support.cluster.promtool import assert_rules
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.operator.builders_operator import plan
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
 _METRIC = re.compile(r"\batom:[a-z0-9_]+")
-SITE = Site(prometheus_address="http://prometheus.test")
+SITE = Site(addresses=SiteAddresses(prometheus="http://prometheus.test"))
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -105,7 +105,7 @@ def test_every_runbook_belongs_to_an_alert() -> None:
 
 
 def test_a_site_with_a_runbook_address_has_links() -> None:
-    made = plan(site=Site(runbook_base_url="https://runbooks.test/atom/"))
+    made = plan(site=Site(addresses=SiteAddresses(runbooks="https://runbooks.test/atom/")))
     for alert in alerts(made):
         assert alert["annotations"]["runbook_url"] == (
             f"https://runbooks.test/atom/{alert['alert']}.md"

@@ -150,14 +150,14 @@ def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
     check(plan, found)
     assert found.tables == rotary_bytes(facts, OPTIONS["max_model_len"])
     assert found.states == found.report.state_bytes
-    assert found.states == pytest.approx(plan.state_bytes, rel=WITHIN)
+    assert found.states == pytest.approx(plan.beside_kv.state_bytes, rel=WITHIN)
     layout = kv_layout(facts, KvElement(4))
     checkpoints = found.report.num_checkpoints * layout.state_bytes
     running = found.report.max_num_seqs
     assert found.states - checkpoints == layout.running_states_bytes(running)
     asked = rows.get("max_num_seqs", OPTIONS["max_num_seqs"])
-    assert running == pytest.approx(plan.bounded_sequences or asked, rel=WITHIN)
-    assert (running < asked) == bool(plan.bounded_sequences)
+    assert running == pytest.approx(plan.beside_kv.bounded_sequences or asked, rel=WITHIN)
+    assert (running < asked) == bool(plan.beside_kv.bounded_sequences)
 
 
 def test_of_the_inputs_that_states_keep_of_drafts(
@@ -168,7 +168,7 @@ def test_of_the_inputs_that_states_keep_of_drafts(
     found = Measured(folder, monkeypatch, speculative=drafts)
     plan = planned(folder, SpeculativeOptions(tokens=2, method="ngram"))
     check(plan, found)
-    assert found.states == found.report.state_bytes == plan.state_bytes
+    assert found.states == found.report.state_bytes == plan.beside_kv.state_bytes
 
 
 LONG = 100_000

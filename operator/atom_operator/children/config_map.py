@@ -79,7 +79,7 @@ def _engine(engine: EngineOptions) -> dict[str, Any]:
     serving, drafts = engine.serving, engine.speculative
     rest = ("image", "tensor_parallel", "data_parallel", "expert_parallel", "nodes", "lora")
     return {
-        **{name: getattr(engine, name) for name in (*rest, "sleep_idle_seconds")},
+        **{name: getattr(engine, name) for name in rest},
         **msgspec.to_builtins(serving),
         # Environment values may be confidential; they belong to the pod only.
         "env": [variable["name"] for variable in serving.env],

@@ -105,8 +105,9 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--handover-url", url])
     args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
     args.extend(changed_options(engine))
-    if engine.sleep_idle_seconds is not None:
-        args.extend(["--enable-sleep-mode", "--sleep-idle-seconds", str(engine.sleep_idle_seconds)])
+    idle_seconds = engine.serving.sleep_idle_seconds
+    if idle_seconds is not None:
+        args.extend(["--enable-sleep-mode", "--sleep-idle-seconds", str(idle_seconds)])
     if engine.expert_parallel:
         args.append("--enable-expert-parallel")
     if engine.shares_experts:

@@ -73,7 +73,7 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
     """Build alerts on symptoms that a user of the model notices, and on their causes."""
     of = selector_of(plan.identity.key)
     what = f"{plan.identity.key.namespace}/{plan.identity.key.name}"
-    base = plan.integrations.runbook_base_url
+    base = plan.integrations.monitoring.runbooks
     found = [*_outages(plan, of, what), *_overload(plan.engine, plan.integrations, of, what)]
     return [_alert(plan.identity.key, base, item) for item in found]
 

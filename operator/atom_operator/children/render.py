@@ -70,7 +70,7 @@ def render(
         (CONFIG_MAP, plan_config_map(plan)),
         (CONFIG_MAP, inspected_config_map(identity, plan.model)),
         (CONFIG_MAP, _adapters(beside) or _adapters(plan)),
-        (CONFIG_MAP, learned_config_map(identity, plan.evidence)),
+        (CONFIG_MAP, learned_config_map(identity, plan.model.evidence)),
         (SERVICE, service(beside)),
         (DISRUPTION_BUDGET, disruption_budget(identity, plan.scale, plan.integrations)),
         *_guards(plan, beside),
@@ -120,12 +120,12 @@ def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
         yield INFERENCE_POOL, inference_pool(plan.identity, selected, asked.endpoint_picker)
     if asked.http_route is not None:
         yield HTTP_ROUTE, http_route(serving, asked.http_route)
-    if asked.pod_monitoring is not None:
-        yield POD_MONITOR, pod_monitor(plan.identity, selected, asked.pod_monitoring)
-    if asked.alerts is not None:
-        yield PROMETHEUS_RULE, prometheus_rule(plan, asked.alerts)
-    if asked.dashboard is not None:
-        yield CONFIG_MAP, dashboard_config_map(plan.identity, asked.dashboard)
+    if asked.monitoring.pods is not None:
+        yield POD_MONITOR, pod_monitor(plan.identity, selected, asked.monitoring.pods)
+    if asked.monitoring.alerts is not None:
+        yield PROMETHEUS_RULE, prometheus_rule(plan, asked.monitoring.alerts)
+    if asked.monitoring.dashboard is not None:
+        yield CONFIG_MAP, dashboard_config_map(plan.identity, asked.monitoring.dashboard)
 
 
 def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:

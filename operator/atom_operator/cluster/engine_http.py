@@ -23,6 +23,7 @@ from atom_operator.domain import (
     LoadProgress,
     StartupTimes,
 )
+from atom_operator.domain.replica_capacity import MemoryOfDevice
 from atom_operator.pods.engine_metrics import UnreadableError, parse_metrics
 
 _logger = logging.getLogger(__name__)
@@ -173,8 +174,9 @@ def _capacity(answer: Mapping[str, Any]) -> Capacity:
         max_model_len=_size(answer["max_model_len"]),
         limited_by=str(answer["limited_by"])[:_REASON_LIMIT],
         concurrency=rows,
-        reserve_bytes=_reserve(answer),
-        total_bytes=_whole(answer.get("total_memory_bytes")) or 0,
+        device=MemoryOfDevice(
+            _whole(answer.get("total_memory_bytes")) or 0, reserve_bytes=_reserve(answer)
+        ),
         startup=_startup(answer),
     )
 

@@ -131,7 +131,8 @@ class Adapter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
     """Configure the server in the pods, and its container. handover: open answers of an ending pod
-    continue on another. pull_secrets: those that the spec names. api_key_secret: name and key."""
+    continue on another. pull_secrets: those that the spec names. api_key_secret: name and key.
+    sleep_idle_seconds: without a request; None: it never sleeps."""
 
     served_name: str
     drain_seconds: int
@@ -140,6 +141,7 @@ class ServingOptions:
     env: tuple[Mapping[str, Any], ...] = ()
     pull_secrets: tuple[str, ...] = ()
     api_key_secret: tuple[str, str] | None = None
+    sleep_idle_seconds: int | None = None
 
     @property
     def argument_words(self) -> list[str]:
@@ -164,8 +166,7 @@ class EngineOptions:
     """The engine's options with every default resolved; None leaves the choice to the engine.
 
     model, scheduler, cache, execution, parallel and health are the engine's own parts. nodes: over
-    which a replica's devices are spread. lora: None if no adapters are served. sleep_idle_seconds:
-    without a request; None: it never sleeps."""
+    which a replica's devices are spread. lora: None if no adapters are served."""
 
     image: str
     serving: ServingOptions
@@ -178,7 +179,6 @@ class EngineOptions:
     nodes: int = 1
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     lora: LoraOptions | None = None
-    sleep_idle_seconds: int | None = None
 
     def value(self, option: Option) -> Any:
         """Return the value of an engine's option that a field of spec.engine sets."""

@@ -62,15 +62,25 @@ class SpecPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidencePlan:
+    """Keep the measurements of engines for the next plans; `key` names the kind of engine that this
+    plan's evidence is about."""
+
+    key: str = ""
+    learned: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """Locate the model, with its shape. facts: None if the shape is unknown; inspected: the
     config.json that a Job has read, kept so that it is read once; adapters: those that pods load
-    and unload while they run."""
+    and unload while they run; evidence: of the engines that have run it."""
 
     location: ModelLocation
     facts: ModelFacts | None = None
     inspected: InspectedConfig | None = None
     adapters: tuple[Adapter, ...] = ()
+    evidence: EvidencePlan = EvidencePlan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +148,6 @@ class RolloutPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class EvidencePlan:
-    """Keep the measurements of engines for the next plans; `key` names the kind of engine that this
-    plan's evidence is about."""
-
-    key: str = ""
-    learned: tuple[Evidence, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that decides the children of one AtomDeployment, by part."""
 
@@ -159,6 +160,5 @@ class Plan:
     capacity: CapacityVerdict
     scale: ScalePlan
     rollout: RolloutPlan
-    evidence: EvidencePlan
     integrations: Integrations = field(default_factory=Integrations)
     canary: Canary | None = None  # beside these pods

@@ -21,6 +21,27 @@ class StartupTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class BesideKvCache:
+    """Hold the memory of sequences in layers whose KV cache does not grow with each token."""
+
+    window_bytes: int = 0  # of a sequence of the full length, in layers with a sliding window
+    # Of all sequences that may run, in layers that keep a state, and of checkpoints for prefixes.
+    state_bytes: int = 0
+    # Of a copy of the model, that run at the same time, where states leave room for fewer than were
+    # asked for; else 0.
+    bounded_sequences: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOfDevice:
+    """Divide the memory of one device; 0 for that which is not reported."""
+
+    total_bytes: int = 0
+    reserve_bytes: int = 0  # beside weights and KV cache
+    kv_cache_bytes: int = 0  # of its blocks, whatever the copies; planned only
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """Hold one replica's capacity: predicted by the plan, or measured by the engine at its
     start."""
@@ -33,15 +54,8 @@ class Capacity:
     max_model_len: int
     limited_by: str
     concurrency: tuple[Concurrency, ...]
-    kv_window_bytes: int = 0  # of a sequence of the full length, in layers with a sliding window
-    # Of all sequences that may run, in layers that keep a state, and of checkpoints for prefixes.
-    state_bytes: int = 0
-    # Of a copy of the model, that run at the same time, where states leave room for fewer than were
-    # asked for; else 0.
-    bounded_sequences: int = 0
-    reserve_bytes: int = 0  # beside weights and KV cache; 0 if it is not reported
-    total_bytes: int = 0  # of the device; 0 if it is not reported
-    kv_cache_bytes: int = 0  # of a device's blocks, whatever the copies; planned only
+    beside_kv: BesideKvCache = BesideKvCache()
+    device: MemoryOfDevice = MemoryOfDevice()
     startup: StartupTimes | None = None  # measured only
 
 

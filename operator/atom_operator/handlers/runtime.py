@@ -118,9 +118,9 @@ class Runtime:
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
         self._train = RolloutTrain(
-            settings.max_rollouts,
+            settings.rollouts.most,
             lambda key: self.enqueue(*key),
-            follows_defaults=settings.follows_defaults,
+            follows_defaults=settings.rollouts.follow_defaults,
         )
         self._moves = DeviceMoves()
         self._places = GroupPlaces()
@@ -129,7 +129,7 @@ class Runtime:
         self._profile_statuses = ProfileStatuses(fenced, self._profile_users)
         fleet = FleetReader(cached, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
-        address = settings.site.prometheus_address
+        address = settings.site.addresses.prometheus
         self._prometheus = HttpPrometheus(address) if address else None
         self._decider = Decider(fenced, fleet, engines, settings, prometheus=self._prometheus)
         self._reconciler = Reconciler(
@@ -157,8 +157,8 @@ class Runtime:
     async def start(self) -> None:
         """Begin to work; raises ClusterError when AtomDeployments cannot be listed."""
         await self._cluster.list_deployments()
-        await self._serve(endpoints.health(self.check_alive), self.settings.health_port)
-        await self._serve(self._metrics_and_page(), self.settings.metrics_port)
+        await self._serve(endpoints.health(self.check_alive), self.settings.endpoints.health_port)
+        await self._serve(self._metrics_and_page(), self.settings.endpoints.metrics_port)
         elector = self._elector
         leading = self._lead() if elector is None else elector.run(self._lead)
         self._tasks = [asyncio.create_task(leading)]
@@ -174,7 +174,7 @@ class Runtime:
 
     def _metrics_and_page(self) -> web.Application:
         application = endpoints.metrics(self.metrics.registry)
-        if self.settings.page:
+        if self.settings.endpoints.page:
             reader = PageReader(self._cluster, self.settings, time.monotonic)
             add_page(application, reader.document)
         return application

@@ -73,7 +73,7 @@ def _memory(capacity: Capacity | None) -> dict[str, Any] | None:
     if not parts or capacity is None:
         return None
     return {
-        "total": size_text(capacity.total_bytes),
+        "total": size_text(capacity.device.total_bytes),
         "tokens": capacity.kv_tokens,
         "parts": [
             {"name": part.name, "bytes": part.size_bytes, "size": size_text(part.size_bytes)}

@@ -14,7 +14,7 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, Manifest, ObjectKey, Owner
 from atom_operator.page.overview import overview
-from atom_operator.reconcile.planning import Surroundings, consider
+from atom_operator.reconcile.planning import SpecLayers, Surroundings, consider
 from atom_operator.reconcile.profiles.find_profile import with_profile
 from atom_operator.settings import OperatorSettings
 
@@ -66,7 +66,7 @@ class PageReader:
             return None
         owner = Owner(ObjectKey(metadata["namespace"], metadata["name"]), "")
         around = Surroundings(
-            settings.engine_images, nodes=nodes, site=settings.site, profile=laid.profile
+            settings.engine_images, nodes=nodes, site=settings.site, layers=SpecLayers(laid.profile)
         )
         plan = consider(owner, laid.spec, around).plan
         return None if plan is None else plan.capacity.capacity

@@ -43,6 +43,7 @@ from atom_operator.domain import (
     Evidence,
     FactsLookup,
 )
+from atom_operator.domain.replica_capacity import BesideKvCache, MemoryOfDevice
 from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import multiplies_fp4
 from atom_operator.plan.expert_heap import expert_heap_bytes
@@ -201,7 +202,7 @@ def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: 
     if options.lora is not None:
         room = LoraRoom(options.lora.max_cpu_loras, options.lora.max_rank, options.lora.experts)
         each += lora_bytes(facts, room, _compute_bytes(facts, accelerator), options.sharding)
-    if options.sleep_idle_seconds is not None:
+    if options.serving.sleep_idle_seconds is not None:
         parts = held_parts(facts, replace(options, lora=None), accelerator)
         each += sum(part.size_bytes for part in parts)
     return each * options.devices_per_pod
@@ -289,7 +290,7 @@ def _capacity(
         scheduler = replace(options.scheduler, max_num_seqs=running)
         smaller = replace(options, scheduler=scheduler)
         fewer = _capacity(facts, smaller, accelerator, correction)
-        return replace(fewer, bounded_sequences=running)
+        return replace(fewer, beside_kv=replace(fewer.beside_kv, bounded_sequences=running))
     budget = plan_kv_cache(memory, layout, limits)
     one = concurrency_table(budget, limits)
     # A request stays on one copy of the model: each holds as much, whatever the others do.
@@ -305,11 +306,11 @@ def _capacity(
         max_model_len=limits.max_model_len,
         limited_by=budget.limited_by,
         concurrency=table,
-        kv_window_bytes=window_blocks * budget.block_bytes,
-        state_bytes=layout.running_states_bytes(limits.max_num_seqs) + budget.checkpoint_bytes,
-        reserve_bytes=reserve_bytes,
-        total_bytes=total_bytes,
-        kv_cache_bytes=budget.num_blocks * budget.block_bytes,
+        beside_kv=BesideKvCache(
+            window_bytes=window_blocks * budget.block_bytes,
+            state_bytes=layout.running_states_bytes(limits.max_num_seqs) + budget.checkpoint_bytes,
+        ),
+        device=MemoryOfDevice(total_bytes, reserve_bytes, budget.num_blocks * budget.block_bytes),
     )
 
 

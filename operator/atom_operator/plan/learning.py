@@ -93,10 +93,10 @@ def learn(
     new = Evidence(
         key=evidence.key,
         revision=measured.revision,
-        predicted_reserve_bytes=prediction.reserve_bytes,
-        measured_reserve_bytes=actual.reserve_bytes,
-        planned_total_bytes=prediction.total_bytes,
-        measured_total_bytes=actual.total_bytes,
+        predicted_reserve_bytes=prediction.device.reserve_bytes,
+        measured_reserve_bytes=actual.device.reserve_bytes,
+        planned_total_bytes=prediction.device.total_bytes,
+        measured_total_bytes=actual.device.total_bytes,
         startup=actual.startup,
     )
     others = (item for item in known if item.key != evidence.key)
@@ -104,8 +104,8 @@ def learn(
 
 
 def _is_comparable(prediction: Capacity, actual: Capacity) -> bool:
-    sizes = (prediction.reserve_bytes, prediction.total_bytes, actual.reserve_bytes)
-    if min(*sizes, actual.total_bytes) <= 0:
+    devices = (prediction.device, actual.device)
+    if min(size for each in devices for size in (each.reserve_bytes, each.total_bytes)) <= 0:
         return False  # measured by an engine that does not report it
     difference = abs(actual.weights_bytes - prediction.weights_bytes)
     same_weights = difference <= _WEIGHTS_TOLERANCE * prediction.weights_bytes

@@ -81,7 +81,7 @@ def build_plan(
     return Plan(
         identity=Identity(*owner, spec.service_account_name, objects=_objects(spec.objects)),
         spec=SpecPlan(warnings=deadline_warnings(asked_deadline, budget, drain_seconds)),
-        model=ModelPlan(model, lookup.facts),
+        model=ModelPlan(model, lookup.facts, evidence=EvidencePlan(key, learned)),
         engine=options,
         accelerator=accelerator,
         pods=_pods(spec, options, accelerator, model, findings),
@@ -92,7 +92,6 @@ def build_plan(
             startup_budget_seconds=budget,
             progress_deadline_seconds=asked_deadline or needed,
         ),
-        evidence=EvidencePlan(key, learned),
     )
 
 

@@ -23,8 +23,8 @@ from atom_operator.integration_values import (
     Frontend,
     HttpRoute,
     Integrations,
-    Labels,
     Missing,
+    Monitoring,
     NetworkAccess,
     PodMonitoring,
     Site,
@@ -103,8 +103,7 @@ def resolve_integrations(
 ) -> Integrations:
     """Resolve everything that `spec` requests and the cluster serves; `capacity` is None if the
     plan is unknown."""
-    gateway, monitoring = spec.gateway or GatewaySpec(), spec.monitoring or MonitoringSpec()
-    monitor, alerts = monitoring.pod_monitor, monitoring.alerts
+    gateway = spec.gateway or GatewaySpec()
     cache, scaling = spec.cache.compile, spec.autoscaling
     if scaling is not None and not scaling.moves_replicas:
         scaling = None
@@ -113,17 +112,10 @@ def resolve_integrations(
         endpoint_picker=_endpoint_picker(gateway, site) if INFERENCE_POOL in served else None,
         frontend=_frontend(spec),
         http_route=_http_route(gateway) if HTTP_ROUTE in served else None,
-        pod_monitoring=(
-            PodMonitoring(monitor.labels or {}, monitor.interval or _SCRAPE_INTERVAL)
-            if monitor and POD_MONITOR in served
-            else None
-        ),
-        alerts=(alerts.labels or {}) if alerts and PROMETHEUS_RULE in served else None,
-        dashboard=_labels(monitoring),
+        monitoring=_monitoring(spec.monitoring or MonitoringSpec(), served, site),
         network=_network(spec, site),
         compile_cache_claim=cache.claim if cache else None,
         preflight=spec.accelerator.type == "amd" and bool(spec.accelerator.preflight),
-        runbook_base_url=site.runbook_base_url,
         missing=_missing(spec, served),
     )
 
@@ -163,7 +155,7 @@ def _autoscaling(
         targets=scaling_targets(asked, options, capacity),
         cooldown_seconds=_COOLDOWN_SECONDS if cooldown is None else cooldown,
         activation_query=asked.activation_query,
-        prometheus_address=prometheus.server_address if prometheus else site.prometheus_address,
+        prometheus_address=prometheus.server_address if prometheus else site.addresses.prometheus,
         authentication=(login.kind or "TriggerAuthentication", login.name) if login else None,
     )
 
@@ -200,8 +192,17 @@ def _http_route(gateway: GatewaySpec) -> HttpRoute | None:
     return HttpRoute(tuple(parents), tuple(route.hostnames or ()), matches)
 
 
-def _labels(monitoring: MonitoringSpec) -> Labels | None:
-    return None if monitoring.dashboard is None else monitoring.dashboard.labels or {}
+def _monitoring(asked: MonitoringSpec, served: Set[Kind], site: Site) -> Monitoring:
+    monitor, alerts, dashboard = asked.pod_monitor, asked.alerts, asked.dashboard
+    pods = None
+    if monitor and POD_MONITOR in served:
+        pods = PodMonitoring(monitor.labels or {}, monitor.interval or _SCRAPE_INTERVAL)
+    return Monitoring(
+        pods=pods,
+        alerts=(alerts.labels or {}) if alerts and PROMETHEUS_RULE in served else None,
+        dashboard=None if dashboard is None else dashboard.labels or {},
+        runbooks=site.addresses.runbooks,
+    )
 
 
 def _network(spec: AtomDeploymentSpec, site: Site) -> NetworkAccess | None:
@@ -211,7 +212,7 @@ def _network(spec: AtomDeploymentSpec, site: Site) -> NetworkAccess | None:
     return NetworkAccess(
         clients=_SAME_NAMESPACE if asked.clients is None else tuple(asked.clients),
         prometheus=_ANY_PROMETHEUS if asked.prometheus is None else tuple(asked.prometheus),
-        operator_namespace=site.operator_namespace,
+        operator_namespace=site.addresses.operator_namespace,
     )
 
 

@@ -64,7 +64,7 @@ from atom_operator.reconcile.keep_rendering import (
     with_budget_of,
     with_quota_limits,
 )
-from atom_operator.reconcile.planning import plan_spec
+from atom_operator.reconcile.planning import SpecLayers, plan_spec
 from atom_operator.reconcile.prerequisites import (
     Step,
     check_claims,
@@ -97,6 +97,14 @@ from atom_operator.validation.parsing import parse_spec
 
 
 @dataclass(frozen=True, slots=True)
+class Afterwards:
+    """Hold the findings about the objects and pods that exist once the decision is carried out."""
+
+    routes: RouteFindings = field(default_factory=RouteFindings)
+    devices: DeviceFindings = field(default_factory=DeviceFindings)
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """Hold the desired state: a plan and its children, or the problems of the spec."""
 
@@ -107,8 +115,7 @@ class Decision:
     supply: Supply | None = None  # read only when something depended on it
     jobs: tuple[JobRequest, ...] = ()  # that prepare the model
     waiting: Waiting | None = None  # why no pod is asked for yet
-    routes: RouteFindings = field(default_factory=RouteFindings)  # of the objects afterwards
-    devices: DeviceFindings = field(default_factory=DeviceFindings)  # of the pods afterwards
+    afterwards: Afterwards = Afterwards()
     kept: frozenset[ChildKey] = frozenset()  # serve until the desired pods are ready
     canary: CanaryLook | None = None
     revisions: Revisions | None = None  # in force, where children are desired
@@ -169,8 +176,8 @@ class Decider:
         if isinstance(laid, tuple):
             return Decision(problems=laid)
         around = await self.facts.surroundings(key, laid.spec, observed, engines)
-        around = replace(around, profile=laid.profile, canary=canary.canary)
-        around = replace(around, own=laid.own, profile_default=laid.default)
+        layers = SpecLayers(laid.profile, laid.own, laid.default)
+        around = replace(around, layers=layers, canary=canary.canary)
         begin = begins(laid.spec.rollout, observed, turns)
         owner = Owner(key, parent["metadata"]["uid"])
         asked = AskedRollout(laid.spec.rollout, begin, is_seen=_is_seen(parent))
@@ -190,9 +197,9 @@ class Decider:
             if made_account(plan.identity, plan.model.location) is not None:
                 plan = with_pull_secrets(plan, await self.facts.pull_secrets(plan, look))
             return Decision(plan=plan, jobs=_jobs(model), waiting=model.waiting)
-        found = await self.facts.found_out(spec, plan, model, look.engines)
-        if found:
-            plan = plan_spec(owner, spec, replace(around, **found))
+        found = await self.facts.found_out(look, plan, model)
+        if found != around.known:
+            plan = plan_spec(owner, spec, replace(around, known=found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(model))
         decision = await self._ask_for_pods(plan, look)

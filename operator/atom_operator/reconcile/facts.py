@@ -41,7 +41,7 @@ from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.quota import limits_asked
 from atom_operator.reconcile.keep_rendering import limited, without_own_evidence
-from atom_operator.reconcile.planning import Surroundings, model_key, wants_nodes
+from atom_operator.reconcile.planning import ModelKnown, Surroundings, model_key, wants_nodes
 from atom_operator.reconcile.prerequisites import (
     Step,
     account_secrets,
@@ -122,29 +122,33 @@ class FactsReader:
     ) -> Surroundings:
         return Surroundings(
             images=self.settings.engine_images,
-            config_text=await self._config_text(key, spec),
             nodes=(await self.fleet.nodes(Age.KNOWN) or ()) if wants_nodes(spec) else (),
             devices=await self.fleet.devices(Age.KNOWN) if spec.accelerator.claim else None,
             served=frozenset(OPTIONAL_KINDS) - observed.unserved,
             site=self.settings.site,
-            measured=engines.measured.capacity if engines.measured else None,
             image_volumes=not spec.model.source.startswith("oci://")
             or await takes_image_volumes(self.port, key, self.templates),
-            inspected=observed.records.inspected,
-            learned=observed.records.learned,
+            known=ModelKnown(
+                config_text=await self._config_text(key, spec),
+                inspected=observed.records.inspected,
+                measured=engines.measured.capacity if engines.measured else None,
+                learned=observed.records.learned,
+            ),
         )
 
-    async def found_out(
-        self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
-    ) -> dict[str, Any]:
-        """Read surroundings that only some plans lack."""
-        if look.config is not None:
-            return {"inspected": InspectedConfig(model_key(spec), look.config)}
-        known = evidence_for(plan.evidence.key, plan.evidence.learned)
-        if plan.model.facts is None or known is not None or engines.measured is not None:
-            return {}
-        others = await evidence_of_others(self.port, plan.identity.key, plan.evidence.key)
-        return {"learned": (others, *plan.evidence.learned)} if others is not None else {}
+    async def found_out(self, look: Look, plan: Plan, model: Step) -> ModelKnown:
+        """Return the knowledge of the model with that which only some plans lack."""
+        known_before = look.around.known
+        if model.config is not None:
+            inspected = InspectedConfig(model_key(look.spec), model.config)
+            return replace(known_before, inspected=inspected)
+        known = evidence_for(plan.model.evidence.key, plan.model.evidence.learned)
+        if plan.model.facts is None or known is not None or look.engines.measured is not None:
+            return known_before
+        others = await evidence_of_others(self.port, plan.identity.key, plan.model.evidence.key)
+        if others is None:
+            return known_before
+        return replace(known_before, learned=(others, *plan.model.evidence.learned))
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
         """Return the text at spec.model.configRef; None if there is no such ConfigMap or key."""
@@ -233,12 +237,13 @@ class FactsReader:
 def with_facts(asked: RevisionInForce, facts: Facts, observed: Observed) -> RevisionInForce:
     """Return the requested revision with its facts."""
     before = with_pull_secrets(asked.plan, facts.pull_secrets)
-    learned = learn(before.capacity, before.evidence, facts.measured, observed.records.learned)
+    evidence = before.model.evidence
+    learned = learn(before.capacity, evidence, facts.measured, observed.records.learned)
     plan = replace(
         before,
         spec=replace(before.spec, warnings=(*before.spec.warnings, *facts.shared)),
+        model=replace(before.model, evidence=replace(evidence, learned=learned)),
         capacity=without_own_evidence(before.capacity, asked.pods),
-        evidence=replace(before.evidence, learned=learned),
     )
     return replace(asked, plan=plan)
 

@@ -64,23 +64,37 @@ _INSPECTION = "the model's own config.json"
 
 
 @dataclass(frozen=True, slots=True)
+class ModelKnown:
+    """Hold the knowledge of the model and of its engines beside the spec."""
+
+    config_text: str | None = None  # the target of spec.model.configRef, if it exists
+    inspected: InspectedConfig | None = None  # the result of an earlier inspection
+    measured: Capacity | None = None  # by an engine of this AtomDeployment, if there is no plan
+    learned: tuple[Evidence, ...] = ()  # the engines' measurements, ours first
+
+
+@dataclass(frozen=True, slots=True)
+class SpecLayers:
+    """Hold the AtomProfile that has been laid below the spec, and the spec without it."""
+
+    profile: Profile | None = None
+    own: AtomDeploymentSpec | None = None
+    default: Default | None = None  # the profile as a whole
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """Hold the inputs of a plan beside the spec."""
 
     images: Mapping[
         Literal["amd", "cpu"], str
     ]  # the operator's default engine images, by accelerator type
-    config_text: str | None = None  # the target of spec.model.configRef, if it exists
     nodes: Iterable[Manifest] = ()  # of the cluster, as far as they can be read
     served: frozenset[Kind] | None = None  # of the optional kinds; None if no cluster is known
     devices: DevicePicture | None = None  # that claims are given, where the spec asks for one
     site: Site = field(default_factory=Site)
-    measured: Capacity | None = None  # by an engine of this AtomDeployment, if there is no plan
-    inspected: InspectedConfig | None = None  # the result of an earlier inspection
-    learned: tuple[Evidence, ...] = ()  # the engines' measurements, ours first
-    profile: Profile | None = None  # that has been laid below the spec
-    own: AtomDeploymentSpec | None = None  # the spec without the profile
-    profile_default: Default | None = None  # the profile as a whole
+    known: ModelKnown = ModelKnown()
+    layers: SpecLayers = SpecLayers()
     canary: Canary | None = None
     image_volumes: bool = True  # whether the API server takes them; asked if it matters
 
@@ -119,8 +133,8 @@ def plan_spec(
 def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Considered:
     """Resolve the spec's needs, whether or not this version's engine runs it."""
     image = spec.engine.image or around.images.get(spec.accelerator.type)
-    if image is not None and around.profile is not None:
-        around = replace(around, site=around.profile.site_of(image, around.site))
+    if image is not None and around.layers.profile is not None:
+        around = replace(around, site=around.layers.profile.site_of(image, around.site))
     problems = [
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),
@@ -158,24 +172,24 @@ def _plan(
     around: Surroundings,
 ) -> Plan:
     memory = _memory_of_devices(spec, around)
-    findings = Findings(lookup, memory, around.site, around.learned)
+    findings = Findings(lookup, memory, around.site, around.known.learned)
     plan = build_plan(
         owner, spec, options, locate_model(spec, image_volumes=around.image_volumes), findings
     )
-    capacity = plan.capacity.capacity or around.measured
+    capacity = plan.capacity.capacity or around.known.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
-    inspected = None if lookup.pinned else around.inspected
+    inspected, profile = None if lookup.pinned else around.known.inspected, around.layers.profile
     return replace(
         plan,
         spec=SpecPlan(
-            digest=spec_digest(spec, options.image, around.config_text, around.profile),
+            digest=spec_digest(spec, options.image, around.known.config_text, profile),
             asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
             default_image=options.image if spec.engine.image is None else None,
             origin=_origin(spec, options.image, around),
             warnings=(*plan.spec.warnings, *argument_warnings(spec), *canary_warnings(spec)),
         ),
         model=replace(plan.model, inspected=inspected, adapters=locate_adapters(spec)),
-        pods=replace(plan.pods, profile=around.profile),
+        pods=replace(plan.pods, profile=profile),
         scale=ScalePlan(first_replicas(spec), suspended=bool(spec.suspend)),
         integrations=resolve_integrations(spec, options, capacity, served, around.site),
         canary=around.canary,
@@ -184,9 +198,9 @@ def _plan(
 
 def _origin(spec: AtomDeploymentSpec, image: str, around: Surroundings) -> Origin:
     """Separate the object's own request for its pods from defaults of many."""
-    own = around.own or spec
-    digest = spec_digest(own, own.engine.image or "", around.config_text)
-    defaults = [] if around.profile_default is None else [around.profile_default]
+    own = around.layers.own or spec
+    digest = spec_digest(own, own.engine.image or "", around.known.config_text)
+    defaults = [] if around.layers.default is None else [around.layers.default]
     if spec.engine.image is None:
         defaults.append(Default(_DEFAULT_IMAGE, image))
     return Origin(f"{digest}@{own.profile or ''}", tuple(defaults))
@@ -266,14 +280,14 @@ def _read_facts(spec: AtomDeploymentSpec, around: Surroundings) -> FactsLookup:
         return facts_from_config(spec.model.config, "spec.model.config")
     if reference is None:
         known = facts_from_catalogue(spec.model.source)
-        if known.facts is not None or not _is_of(around.inspected, spec):
+        if known.facts is not None or not _is_of(around.known.inspected, spec):
             return known
-        return replace(facts_from_text(around.inspected.text, _INSPECTION), pinned=False)
+        return replace(facts_from_text(around.known.inspected.text, _INSPECTION), pinned=False)
     origin = f"ConfigMap {reference.name}, key {reference.key}"
-    if around.config_text is None:
+    if around.known.config_text is None:
         message = f"{origin} does not exist, so nothing was planned; create it"
         return FactsLookup(None, Reason.MODEL_CONFIG_NOT_FOUND, message)
-    return facts_from_text(around.config_text, origin)
+    return facts_from_text(around.known.config_text, origin)
 
 
 def _is_of(

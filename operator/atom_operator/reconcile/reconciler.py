@@ -57,7 +57,7 @@ from atom_operator.kinds import LEADER_WORKER_SET, SECRET
 from atom_operator.plan.rollouts.group_deadline import with_deadline
 from atom_operator.plan.rollouts.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
-from atom_operator.reconcile.decider import Decider, Decision
+from atom_operator.reconcile.decider import Afterwards, Decider, Decision
 from atom_operator.reconcile.memories import Memories
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.profiles.find_profile import optional_kinds, profile_named
@@ -153,7 +153,7 @@ class Reconciler:
         await self._give_back(Owner(key, parent["metadata"]["uid"]), todo, seen)
         routes = await look_at_routes(self.port, key, seen.observed.children)
         self._wake_others(key, routes)
-        decision = replace(decision, routes=routes, devices=devices)
+        decision = replace(decision, afterwards=Afterwards(routes, devices))
         return await self._conclude(parent, decision, report.adding(failed), seen)
 
     def _forget(self, key: ObjectKey) -> None:
@@ -208,7 +208,7 @@ class Reconciler:
         failed: tuple[Refusal, ...] = ()
         if serving.engine.speculative.method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
-        if serving.engine.sleep_idle_seconds is not None:
+        if serving.engine.serving.sleep_idle_seconds is not None:
             engines = replace(engines, sleep=await ask_sleep(metrics, observed))
         if serving.engine.lora is not None:
             asked, told = serving.model.adapters, await ask_adapters(self.engines, observed)
@@ -376,7 +376,7 @@ class Reconciler:
             report=report,
             observed=observed,
             engines=_of_the_spec(seen.engines, observed),
-            surveyed=Surveyed(shortage, decision.routes, decision.devices),
+            surveyed=Surveyed(shortage, decision.afterwards.routes, decision.afterwards.devices),
             waiting=decision.waiting,
             revisions=decision.revisions,
         )

@@ -55,7 +55,8 @@ def requeue_after(
     # Only Events report why a pod does not start on its node.
     begins = any(pod.placement.scheduled and not pod.ready for pod in observed.pods)
     stuck = unschedulable(observed) is not None or held_back or refused or begins
-    waits = bool(report.refused) or waits_for_config or stuck or bool(decision.devices.sick)
+    sick = bool(decision.afterwards.devices.sick)
+    waits = bool(report.refused) or waits_for_config or stuck or sick
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS
     asking = _ask_again(observed, now) if engines.measured is None else None
@@ -99,7 +100,7 @@ def _figures_again(decision: Decision, observed: Observed) -> float | None:
     either."""
     engine = decision.serving.engine if decision.serving is not None else None
     tells = engine is not None and (
-        engine.speculative.method is not None or engine.sleep_idle_seconds is not None
+        engine.speculative.method is not None or engine.serving.sleep_idle_seconds is not None
     )
     return _FIGURES_SECONDS if tells and any(pod.ready for pod in observed.pods) else None
 

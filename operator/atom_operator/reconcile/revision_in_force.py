@@ -115,7 +115,8 @@ def revision_of(
     image = record.image or spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
         return None
-    plan = plan_in_force(owner, spec, image, replace(around, profile=record.profile))
+    layers = replace(around.layers, profile=record.profile)
+    plan = plan_in_force(owner, spec, image, replace(around, layers=layers))
     if plan is None:
         return None
     running = observed.deployment
@@ -160,8 +161,8 @@ def held_back_plan(
         digest=(running.notes.spec_digest if running else pods.spec_digest) or plan.spec.digest,
         origin=running.notes.origin if running else None,
     )
-    evidence = replace(plan.evidence, learned=observed.records.learned)
-    return replace(plan, scale=scale, spec=spec, evidence=evidence)
+    evidence = replace(plan.model.evidence, learned=observed.records.learned)
+    return replace(plan, scale=scale, spec=spec, model=replace(plan.model, evidence=evidence))
 
 
 def _replicas(scale: ScalePlan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
@@ -275,13 +276,13 @@ def with_newest(plan: Plan, newest: Plan) -> Plan:
     scale, own, theirs = newest.scale, plan.identity, newest.identity
     secrets = theirs.pull_secrets if theirs.own_account is None else own.pull_secrets
     inspected = newest.model.inspected or plan.model.inspected
+    evidence = replace(plan.model.evidence, learned=newest.model.evidence.learned)
     return replace(
         plan,
         identity=replace(own, pull_secrets=secrets),
         spec=replace(plan.spec, warnings=newest.spec.warnings),
-        model=replace(plan.model, inspected=inspected),
+        model=replace(plan.model, inspected=inspected, evidence=evidence),
         scale=replace(plan.scale, replicas=scale.replicas, suspended=scale.suspended),
-        evidence=replace(plan.evidence, learned=newest.evidence.learned),
         canary=newest.canary,
     )
 

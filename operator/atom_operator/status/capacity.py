@@ -110,8 +110,8 @@ def _numbers(capacity: Capacity) -> dict[str, Any]:
         "weightsBytesPerGPU": capacity.weights_bytes,
         "kvBytesPerToken": capacity.kv_bytes_per_token,
         **(
-            {"kvWindowBytesPerSequence": capacity.kv_window_bytes}
-            if capacity.kv_window_bytes
+            {"kvWindowBytesPerSequence": capacity.beside_kv.window_bytes}
+            if capacity.beside_kv.window_bytes
             else {}
         ),
         "kvTokens": capacity.kv_tokens,

@@ -13,7 +13,7 @@ def sleep_status(
 ) -> Mapping[str, Any] | None:
     """Build the object for the status; None if pods do not sleep. While no engine answers, the last
     report stays."""
-    if engine is not None and engine.sleep_idle_seconds is None:
+    if engine is not None and engine.serving.sleep_idle_seconds is None:
         return None
     if counts is None:
         return previous.get("sleep")

@@ -132,7 +132,6 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         nodes=_resolved(NodePlace, spec).count,
         speculative=SpeculativeOptions() if drafts is None else _speculative_options(drafts),
         lora=resolve_lora(spec.engine.lora, locate_model(spec).claim),
-        sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
     )
 
 
@@ -183,6 +182,7 @@ def _serving_options(spec: AtomDeploymentSpec) -> ServingOptions:
         env=tuple(_env(item) for item in engine.env or ()),
         pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
         api_key_secret=_api_key(engine.api_key_secret_ref),
+        sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
     )
 
 

@@ -83,7 +83,7 @@ def _autoscaler(
         remedy = "set minReplicas to at least 1 and method to HPA"
         yield _not_served("spec.autoscaling", SCALED_OBJECT, remedy)
     with_keda = needs_keda or (asked.method != "HPA" and SCALED_OBJECT in (served or ()))
-    if with_keda and asked.prometheus is None and site.prometheus_address is None:
+    if with_keda and asked.prometheus is None and site.addresses.prometheus is None:
         yield FieldProblem(
             "spec.autoscaling.prometheus",
             "KEDA has to know which Prometheus to ask; set serverAddress here, or"
@@ -106,7 +106,7 @@ def _canary(
     if served is not None and HTTP_ROUTE not in served:
         yield _not_served("spec.canary", HTTP_ROUTE, "leave the canary out")
     analysis = spec.canary.analysis
-    if analysis is not None and analysis.queries and site.prometheus_address is None:
+    if analysis is not None and analysis.queries and site.addresses.prometheus is None:
         yield FieldProblem(
             "spec.canary.analysis.queries",
             "there is no Prometheus to ask: set autoscaling.prometheusAddress in the operator's"

@@ -18,7 +18,7 @@ from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_PROFILE
 from atom_operator.domain import ATOM_DEPLOYMENT, FieldProblem, Manifest, ObjectKey, Owner
-from atom_operator.reconcile.planning import Surroundings, consider
+from atom_operator.reconcile.planning import SpecLayers, Surroundings, consider
 from atom_operator.reconcile.profiles.fence import Namespace
 from atom_operator.reconcile.profiles.profile import lay, name_profile
 from atom_operator.settings import OperatorSettings
@@ -154,5 +154,5 @@ class ProfileReviewer:
         if isinstance(laid, tuple):
             return laid
         images, site = self._settings.engine_images, self._settings.site
-        around = Surroundings(images, site=site, profile=laid.profile)
+        around = Surroundings(images, site=site, layers=SpecLayers(laid.profile))
         return consider(Owner(user.key if user else _SAMPLE_KEY, ""), laid.spec, around).problems

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from atom_operator.api.crd import build_crd, build_profile_crd
-from atom_operator.integration_values import EngineFeature, Site, TemplateFeature
+from atom_operator.integration_values import EngineFeature, Site, SiteAddresses, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from tests.support.cluster import upstream_crds
@@ -246,7 +246,7 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
             secret="release-atom-operator-webhook",
             configuration=f"{NAME}.atom-system",
         ),
-        site=Site(operator_namespace="metadata.namespace"),
+        site=Site(addresses=SiteAddresses(operator_namespace="metadata.namespace")),
     )
 
 
@@ -265,8 +265,7 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
     environ = {item["name"]: item["value"] for item in container["env"] if "value" in item}
     del environ["ATOM_OPERATOR_LEASE"], environ["ATOM_OPERATOR_WEBHOOK_PORT"]
     assert OperatorSettings.from_env(environ).site == Site(
-        prometheus_address="http://prometheus.test:9090",
-        runbook_base_url="https://runbooks.test",
+        addresses=SiteAddresses("http://prometheus.test:9090", "https://runbooks.test"),
         engine_tensor_parallel=16,
         engine_multi_node=True,
         engine_architectures=("DeepseekV3ForCausalLM", "GptOssForCausalLM"),

@@ -18,7 +18,12 @@ from atom_operator.cluster.client import ApiCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.constants import FIELD_MANAGER
 from atom_operator.domain import ObjectKey
-from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
+from atom_operator.integration_values import (
+    FORBIDDEN_BY_DEFAULT,
+    Site,
+    SiteAddresses,
+    TemplateFeature,
+)
 from atom_operator.kinds import OPTIONAL_KINDS, SIDE_KINDS
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
@@ -34,8 +39,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator", "ser
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 SITE = Site(
-    prometheus_address="http://prometheus.test:9090",
-    operator_namespace="atom-system",
+    addresses=SiteAddresses(
+        prometheus="http://prometheus.test:9090", operator_namespace="atom-system"
+    ),
     engine_tensor_parallel=16,
     engine_multi_node=True,
     engine_architectures=("DeepseekV3ForCausalLM",),

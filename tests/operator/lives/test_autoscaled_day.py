@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, Manifest
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import Site, SiteAddresses
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.operator_client import OperatorClient
@@ -51,7 +51,7 @@ class Day:
             "autoscaling": scaling,
         }
         api.create(ATOM_DEPLOYMENT, atom_deployment(**spec))
-        site = Site(prometheus_address="http://prometheus.test:9090")
+        site = Site(addresses=SiteAddresses(prometheus="http://prometheus.test:9090"))
         self.operator = OperatorClient(self.cluster, site=site)
 
     @property

@@ -21,7 +21,7 @@ from atom_operator.domain import (
     WORKLOAD_KINDS,
     Manifest,
 )
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import Site, SiteAddresses
 from atom_operator.kinds import AUTOSCALER, LEADER_WORKER_SET, PROMETHEUS_RULE, SCALED_OBJECT
 from atom_operator.plugin.status_view import status_lines
 from atom_operator.plugin.why import Seen, causes
@@ -39,7 +39,7 @@ from tests.support.operator.fake_cluster import FakeCluster
 SITE = Site(
     engine_tensor_parallel=16,
     engine_multi_node=True,
-    prometheus_address="http://prometheus.test:9090",
+    addresses=SiteAddresses(prometheus="http://prometheus.test:9090"),
 )
 GPU = {"type": "amd", "product": "MI300X"}
 MODEL = {"source": "hf://Qwen/Qwen3-8B"}

@@ -17,7 +17,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import Site, SiteAddresses
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
@@ -36,7 +36,7 @@ from tests.support.operator.builders_operator import (
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.fake_engines import FakeEngines
 
-SITE = Site(prometheus_address="http://prometheus.test:9090")
+SITE = Site(addresses=SiteAddresses(prometheus="http://prometheus.test:9090"))
 GPU = {"type": "amd", "product": "MI300X"}
 
 

@@ -17,6 +17,7 @@ from atom_operator.domain import (
     ObjectKey,
     StartupTimes,
 )
+from atom_operator.domain.replica_capacity import MemoryOfDevice
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
@@ -56,10 +57,11 @@ def measured(changes: dict[str, Any], factor: float, **more: Any) -> Capacity:
     """What an engine reports whose reserve is `factor` times the predicted one."""
     planned = plan(**changes).capacity.capacity
     assert planned is not None
-    reserve = int(planned.reserve_bytes * factor)
-    missing = (reserve - planned.reserve_bytes) // planned.kv_bytes_per_token
+    reserve = int(planned.device.reserve_bytes * factor)
+    missing = (reserve - planned.device.reserve_bytes) // planned.kv_bytes_per_token
     tokens = planned.kv_tokens - missing
-    return replace(planned, reserve_bytes=reserve, kv_tokens=tokens, **more)
+    device = replace(planned.device, reserve_bytes=reserve)
+    return replace(planned, device=device, kv_tokens=tokens, **more)
 
 
 async def started(factor: float, **more: Any) -> tuple[FakeCluster, FakeEngines]:
@@ -150,7 +152,8 @@ async def test_a_correction_is_bounded() -> None:
     predicted = plan(**{**WIDE, "engine": SHORTER}).capacity.capacity
     assert predicted is not None
     fits = condition(cluster, "CapacityFits")
-    bounded = predicted.kv_tokens - 3 * predicted.reserve_bytes // predicted.kv_bytes_per_token
+    reserve = predicted.device.reserve_bytes
+    bounded = predicted.kv_tokens - 3 * reserve // predicted.kv_bytes_per_token
     if fits["status"] == "True":
         assert abs(capacity(cluster)["kvTokens"] - bounded) <= 16
     else:
@@ -179,8 +182,8 @@ async def test_another_deployment_of_the_same_kind_profits() -> None:
     [
         {"weights_bytes": 10},
         {"kv_bytes_per_token": 4096},
-        {"reserve_bytes": 0},
-        {"total_bytes": 0},
+        {"device": MemoryOfDevice(10**10, reserve_bytes=0)},
+        {"device": MemoryOfDevice(0, reserve_bytes=10**8)},
     ],
     ids=["other weights", "other shape", "no reserve", "no total"],
 )

@@ -23,7 +23,12 @@ from atom_operator.domain import (
     RolloutStrategy,
 )
 from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState
-from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
+from atom_operator.integration_values import (
+    FORBIDDEN_BY_DEFAULT,
+    Site,
+    SiteAddresses,
+    TemplateFeature,
+)
 from atom_operator.kinds import HTTP_ROUTE, LEADER_WORKER_SET, NETWORK_POLICY
 from atom_operator.validation.rules import validate
 from tests.support.operator.builders_operator import parsed, plan, spec
@@ -100,10 +105,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 SITE = Site(
-    operator_namespace="atom-system",
     engine_tensor_parallel=16,
     engine_multi_node=True,
-    prometheus_address="http://prometheus.test:9090",
+    addresses=SiteAddresses(
+        prometheus="http://prometheus.test:9090", operator_namespace="atom-system"
+    ),
 )
 
 

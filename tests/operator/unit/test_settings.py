@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom_operator.__main__ import main
-from atom_operator.settings import LeaseSettings, OperatorSettings, SettingsError
+from atom_operator.settings import EndpointSettings, LeaseSettings, OperatorSettings, SettingsError
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -30,8 +30,7 @@ def test_every_variable_is_read() -> None:
         namespaces=("one", "two"),
         resync_seconds=60.0,
         workers=2,
-        health_port=0,
-        metrics_port=9090,
+        endpoints=EndpointSettings(health_port=0, metrics_port=9090),
         log_level="DEBUG",
     )
 

@@ -66,7 +66,7 @@ class OperatorClient:
     running: bool = True
     passes: Counter[str] = field(default_factory=Counter)
     version: int = 0
-    max_rollouts: int = OperatorSettings().max_rollouts
+    max_rollouts: int = OperatorSettings().rollouts.most
 
     def __post_init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -17,7 +17,7 @@ from atom_operator.domain import (
     VOLUME_CLAIM,
     Manifest,
 )
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import Site, SiteAddresses
 from atom_operator.kinds import (
     LEADER_WORKER_SET,
     RESOURCE_CLAIM,
@@ -55,7 +55,7 @@ from tests.support.operator_life.wider import RULES
 _SITE = Site(
     engine_tensor_parallel=16,
     engine_multi_node=True,
-    prometheus_address="http://prometheus.test:9090",
+    addresses=SiteAddresses(prometheus="http://prometheus.test:9090"),
 )
 _PER_NODE = 8
 SICK_TAINT = {"key": "amd-gpu-unhealthy", "value": "AMDGPUXgmi", "effect": "NoSchedule"}

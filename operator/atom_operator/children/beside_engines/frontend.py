@@ -46,8 +46,8 @@ def frontend(serving: RevisionInForce, wanted: Frontend) -> Iterator[tuple[Kind,
     if wanted.replicas > 1:
         yield DISRUPTION_BUDGET, _disruption_budget(plan.identity)
     yield DEPLOYMENT, _deployment(serving, wanted)
-    if plan.integrations.pod_monitoring is not None:
-        yield POD_MONITOR, frontend_monitor(plan.identity, plan.integrations.pod_monitoring)
+    if plan.integrations.monitoring.pods is not None:
+        yield POD_MONITOR, frontend_monitor(plan.identity, plan.integrations.monitoring.pods)
 
 
 def _head(identity: Identity, kind: Kind, name: str) -> Manifest:

@@ -94,7 +94,7 @@ async def test_what_the_start_took(startup: tuple[Any, Any, int], known: bool) -
     async with engine(http(info)) as engines:
         capacity = await engines.capacity("127.0.0.1")
     assert capacity is not None
-    assert capacity.reserve_bytes == 500
+    assert capacity.device.reserve_bytes == 500
     assert (capacity.startup == StartupTimes(*startup)) is known
 
 

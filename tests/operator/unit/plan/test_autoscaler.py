@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from atom_operator.children.autoscaling.autoscaler import autoscaler
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import Site, SiteAddresses
 from atom_operator.plan_report import facts
 from tests.support.operator.builders_operator import plan
 
-SITE = Site(prometheus_address="http://prometheus.test:9090")
+SITE = Site(addresses=SiteAddresses(prometheus="http://prometheus.test:9090"))
 
 
 def rendered(site: Site = SITE, **asked: Any) -> dict[str, Any]:

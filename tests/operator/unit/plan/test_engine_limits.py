@@ -90,7 +90,7 @@ def test_experts_are_divided_as_the_engine_does_it() -> None:
     experts = 48 * 128 * 3 * 768 * 2048 * 2
     assert whole.weights_bytes - divided.weights_bytes == experts // 2
     keys = {
-        plan(**{**mixture, "parallelism": {"data": ranks, "expert": True}}).evidence.key
+        plan(**{**mixture, "parallelism": {"data": ranks, "expert": True}}).model.evidence.key
         for ranks in (2, 4)
     }
     assert len(keys) == 2, "what two ranks measured says nothing of four"
@@ -174,7 +174,7 @@ def test_deepseek_r1_on_eight_mi300x_by_hand() -> None:
     # cosines and sines of the rotated part, of each position: once for model and drafts
     assert capacity.weights_bytes == weights + 65_536 * 64 * 4
     # 61 layers and one of drafts, 644 bytes of fp8 in each, on every device
-    assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (62 * 644, 0)
+    assert (capacity.kv_bytes_per_token, capacity.beside_kv.window_bytes) == (62 * 644, 0)
     # widest: 16 heads, keys and values of a prompt unfolded, the latent and the queries' rank,
     # against 8 experts of 2048 / 8 with outputs of 7168, and the shared one
     attention = 16 * 2 * (192 + 128) + 576 + 1536
@@ -202,7 +202,7 @@ def test_gpt_oss_holds_what_its_windows_leave_by_hand() -> None:
     assert capacity is not None
     # 12 layers x 2 x 8 x 64 x 2 bytes, of every token and of 9 blocks that touch 128 tokens
     token = 24_576
-    assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (token, 9 * 16 * token)
+    assert (capacity.kv_bytes_per_token, capacity.beside_kv.window_bytes) == (token, 9 * 16 * token)
     activations = 16_384 * (3 * 2880 + 4 * (3 * 2880 + 2880)) * 2 + 512 * 201_088 * 4 * 3
     runtime = 3 * 1024**3 // 2 + int(192 * 1024**3 * 0.02)
     left = int(192 * 1024**3 * 0.9) - capacity.weights_bytes - activations - runtime
@@ -220,7 +220,8 @@ def test_deepseek_v4_is_planned_by_what_its_entries_and_windows_take() -> None:
     assert capacity is not None
     # In blocks of 16 tokens 21 layers have 4 entries of 640 elements, 20 one of 512.
     token = (21 * 4 * 640 + 20 * 512) * 2 // 16
-    assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (token, 31 * 9 * 16 * token)
+    window = capacity.beside_kv.window_bytes
+    assert (capacity.kv_bytes_per_token, window) == (token, 31 * 9 * 16 * token)
     (problem,) = problems(**{**asked, "engine": {"kvCacheDtype": "fp8"}})
     assert (problem.field, problem.reason.value) == (
         *("spec.engine.kvCacheDtype", "UnsupportedByEngine"),
@@ -286,7 +287,7 @@ def test_states_take_the_inputs_of_drafts_beside_them() -> None:
     one, other = without.capacity.capacity, made.capacity.capacity
     assert one is not None
     assert other is not None
-    assert 0 < other.bounded_sequences < one.bounded_sequences
+    assert 0 < other.beside_kv.bounded_sequences < one.beside_kv.bounded_sequences
 
 
 def test_a_models_own_layer_drafts_on_any_engine() -> None:

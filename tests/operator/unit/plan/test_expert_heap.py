@@ -22,7 +22,7 @@ def reserve(
         engine={"extraArgs": extra_args, "env": env or []},
     )
     assert verdict.capacity.capacity is not None, verdict.capacity
-    return int(verdict.capacity.capacity.reserve_bytes)
+    return int(verdict.capacity.capacity.device.reserve_bytes)
 
 
 @pytest.mark.parametrize(

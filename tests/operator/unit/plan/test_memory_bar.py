@@ -90,16 +90,16 @@ def test_the_parts_are_those_of_one_device_in_every_form(spread: str) -> None:
         seen += 1
         held = made.capacity.capacity
         parts = {part.name: part.size_bytes for part in memory_parts(held)}
-        assert sum(parts.values()) == held.total_bytes, (model, engine, device)
+        assert sum(parts.values()) == held.device.total_bytes, (model, engine, device)
         assert all(size >= 0 for size in parts.values()), (model, engine, device, parts)
-        assert copies * held.kv_cache_bytes >= held.kv_tokens * held.kv_bytes_per_token
+        assert copies * held.device.kv_cache_bytes >= held.kv_tokens * held.kv_bytes_per_token
     assert seen >= 3
 
 
 def test_the_parts_add_up_to_the_devices_memory() -> None:
     _, capacity = held()
     parts = {part.name: part.size_bytes for part in memory_parts(capacity)}
-    assert sum(parts.values()) == capacity.total_bytes
+    assert sum(parts.values()) == capacity.device.total_bytes
     assert parts["weights"] == capacity.weights_bytes
     assert parts["KV cache"] >= capacity.kv_tokens * capacity.kv_bytes_per_token
     assert parts["left free"] > 0  # gpuMemoryUtilization

@@ -129,7 +129,7 @@ def test_ranks_on_a_cpu_share_their_pods_memory() -> None:
     two = plan(accelerator=cpu, parallelism={"tensor": 2}).capacity.capacity
     assert one is not None
     assert two is not None
-    assert (one.total_bytes, two.total_bytes) == (8 * GIB, 4 * GIB)
+    assert (one.device.total_bytes, two.device.total_bytes) == (8 * GIB, 4 * GIB)
     assert two.weights_bytes < one.weights_bytes
 
 
