@@ -78,12 +78,11 @@ class CachedCluster:
     async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
         return await self._port.list_events(namespace, kind, name)
 
-    async def list_children(self, kind: Kind) -> list[Manifest]:
-        informers = self._informers.of(kind)
-        known = (informer.is_current or informer.is_unserved for informer in informers)
-        if not informers or not all(known):
-            return await self._port.list_children(kind)
-        return [manifest for informer in informers for manifest in informer.cache.every()]
+    async def list_children(self, kind: Kind, namespace: str) -> list[Manifest]:
+        informer = self._informers.find(kind, namespace)
+        if informer is None or not (informer.is_current or informer.is_unserved):
+            return await self._port.list_children(kind, namespace)
+        return informer.cache.in_namespace(namespace)
 
     async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
         informers = self._informers.of(kind)

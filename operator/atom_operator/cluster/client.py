@@ -5,7 +5,6 @@ Manifests reach the server exactly as rendered. Knows no policy.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -150,16 +149,18 @@ class ApiCluster:
                 return False
         return any(item["name"] == kind.plural for item in found.get("resources") or ())
 
-    async def list_children(self, kind: Kind) -> list[Manifest]:
-        found: list[Manifest] = []
+    async def list_children(self, kind: Kind, namespace: str) -> list[Manifest]:
         query = {"labelSelector": constants.LABEL_DEPLOYMENT}
-        for namespace in self._namespaces:
-            with contextlib.suppress(NotFoundError):
-                found += await self._list(kind, namespace, query, _MANIFESTS)
-        return found
+        try:
+            return await self._list(kind, namespace, query, _MANIFESTS)
+        except NotFoundError:
+            return []
 
     async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
-        return [item for item in await self.list_children(kind) if term in terms_of(item)]
+        found: list[Manifest] = []
+        for namespace in self._namespaces:  # an empty name is every namespace
+            found += await self.list_children(kind, namespace or "")
+        return [item for item in found if term in terms_of(item)]
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []

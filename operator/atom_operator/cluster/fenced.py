@@ -41,8 +41,8 @@ class FencedCluster:
     async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
         return await self._port.list_events(namespace, kind, name)
 
-    async def list_children(self, kind: Kind) -> list[Manifest]:
-        return await self._port.list_children(kind)
+    async def list_children(self, kind: Kind, namespace: str) -> list[Manifest]:
+        return await self._port.list_children(kind, namespace)
 
     async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
         return await self._port.list_children_by(kind, term)

@@ -81,14 +81,16 @@ class ObjectCache:
         self._objects: dict[tuple[str, str], StoredObject] = {}
         self._names: dict[tuple[str, str, str], set[str]] = {}  # by namespace, label and value
         self._by_term: dict[str, set[tuple[str, str]]] = {}
+        self._in_namespace: dict[str, set[str]] = {}
         self._listed_at = ""
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def every(self) -> list[Manifest]:
-        """Return a copy of each object."""
-        return [item.manifest() for item in self._objects.values()]
+    def in_namespace(self, namespace: str) -> list[Manifest]:
+        """Return the objects of a namespace, sorted by name."""
+        names = sorted(self._in_namespace.get(namespace, ()))
+        return [self._objects[namespace, name].manifest() for name in names]
 
     def every_as(self, type_: type[T]) -> list[T]:
         """Decode each object as `type_`; fields that it lacks are skipped."""
@@ -106,6 +108,7 @@ class ObjectCache:
             return False
         self._forget(known)
         self._objects[item.namespace, item.name] = item
+        self._in_namespace.setdefault(item.namespace, set()).add(item.name)
         for label, value in item.labels:
             self._names.setdefault((item.namespace, label, value), set()).add(item.name)
         for term in item.terms:
@@ -158,6 +161,7 @@ class ObjectCache:
         self._objects.clear()
         self._names.clear()
         self._by_term.clear()
+        self._in_namespace.clear()
         self._listed_at = ""
         return gone
 
@@ -165,6 +169,10 @@ class ObjectCache:
         if known is None:
             return
         del self._objects[known.namespace, known.name]
+        beside = self._in_namespace[known.namespace]
+        beside.discard(known.name)
+        if not beside:
+            del self._in_namespace[known.namespace]
         for label, value in known.labels:
             names = self._names[known.namespace, label, value]
             names.discard(known.name)

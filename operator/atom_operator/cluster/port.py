@@ -36,12 +36,13 @@ class ClusterPort(Protocol):
     async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
         """List the Events about one object; none where we may not read them."""
 
-    async def list_children(self, kind: Kind) -> list[Manifest]:
-        """List every object of a kind that some AtomDeployment has, in all namespaces that this
-        operator watches; none where the cluster does not serve the kind."""
+    async def list_children(self, kind: Kind, namespace: str) -> list[Manifest]:
+        """List the objects of a kind in a namespace that some AtomDeployment has; none where the
+        cluster does not serve the kind."""
 
     async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
-        """List the children of `list_children` that have a term (domain/lookup_terms.py)."""
+        """List the objects of a kind that some AtomDeployment has and that have a term
+        (domain/lookup_terms.py), in all namespaces that this operator watches."""
 
     async def list_deployments(self) -> list[ObjectKey]:
         """List every AtomDeployment that this operator watches."""

@@ -208,11 +208,14 @@ async def asked_by_others(
         return ()
     found = []
     for name in claims:
+        # The modes first: a claim that many nodes can mount may be that of every model.
+        modes = access_modes(await port.get(VOLUME_CLAIM, key.namespace, name))
+        if not is_for_one_node(modes):
+            continue
         beside = await _workloads_by(port, [claim_term(key.namespace, name)])
         others = also_mounted_by(key, name, beside)
-        modes = access_modes(await port.get(VOLUME_CLAIM, key.namespace, name) if others else None)
-        nodes = await fleet.nodes() if is_for_one_node(modes) else None
-        if is_for_one_node(modes) and (nodes is None or len(nodes) != 1 or is_for_one_pod(modes)):
+        nodes = await fleet.nodes() if others else None
+        if others and (nodes is None or len(nodes) != 1 or is_for_one_pod(modes)):
             where, kind = "pod" if is_for_one_pod(modes) else "node", ", ".join(sorted(modes))
             found.append(
                 f"claim {name} ({kind}) is mounted by {_names(others)} too, and one {where} can "

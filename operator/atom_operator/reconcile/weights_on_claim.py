@@ -66,15 +66,10 @@ async def _kept(port: ClusterPort, namespace: str, claim: str) -> tuple[frozense
     owned = [
         item
         for kind in (*WORKLOAD_KINDS, CONTROLLER_REVISION)
-        for item in await port.list_children(kind)
-        if item["metadata"]["namespace"] == namespace
+        for item in await port.list_children(kind, namespace)
     ]
-    raw = [
-        found.get("spec") or {}
-        for key in await port.list_deployments()
-        if key.namespace == namespace
-        and (found := await port.get(ATOM_DEPLOYMENT, namespace, key.name)) is not None
-    ]
+    asked = await port.list_labelled(ATOM_DEPLOYMENT, namespace, {})
+    raw = [found.get("spec") or {} for found in asked]
     raw += accepted_specs(owned, ACCEPTED_SPEC_KEY)
     specs: list[AtomDeploymentSpec] = []
     for each in raw:

@@ -126,17 +126,21 @@ class FakeCluster:
             and item["involvedObject"].get("name") == name
         ]
 
-    async def list_children(self, kind: Kind) -> list[Manifest]:
+    async def list_children(self, kind: Kind, namespace: str) -> list[Manifest]:
+        self.reads.append(f"list children {kind.kind}")
+        return [item for item in self._children(kind) if item["metadata"]["namespace"] == namespace]
+
+    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
         self.reads.append(f"list every {kind.kind}")
+        return [item for item in self._children(kind) if term in terms_of(item)]
+
+    def _children(self, kind: Kind) -> list[Manifest]:
         return [
             _list_item(item)
             for (item_kind, _, _), item in self.objects.items()
             if item_kind == kind
             and constants.LABEL_DEPLOYMENT in (item["metadata"].get("labels") or {})
         ]
-
-    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
-        return [item for item in await self.list_children(kind) if term in terms_of(item)]
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)

@@ -39,7 +39,7 @@ READS: dict[str, Callable[[FencedCluster], Any]] = {
     "list_labelled": lambda fenced: fenced.list_labelled(SERVICE, "default", {}),
     "list_if_served": lambda fenced: fenced.list_if_served(SERVICE, "default", {}),
     "list_events": lambda fenced: fenced.list_events("default", "Job", "weights"),
-    "list_children": lambda fenced: fenced.list_children(SERVICE),
+    "list_children": lambda fenced: fenced.list_children(SERVICE, "default"),
     "list_children_by": lambda fenced: fenced.list_children_by(SERVICE, "term"),
     "list_deployments": lambda fenced: fenced.list_deployments(),
     "list_everywhere": lambda fenced: fenced.list_everywhere(SERVICE),

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.object_cache import ObjectCache, StoredObject
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_PROFILE
-from atom_operator.domain import DEPLOYMENT, ChildKey, Manifest, ObjectKey
+from atom_operator.domain import DEPLOYMENT, VOLUME_CLAIM, ChildKey, Manifest, ObjectKey
 from atom_operator.domain.lookup_terms import claim_term, port_terms, route_terms, terms_of
 from atom_operator.kinds import HTTP_ROUTE
 from atom_operator.plan.route_collisions import route_collisions
@@ -142,8 +142,13 @@ async def test_a_look_decodes_no_more_objects_where_there_are_more_of_them(many:
         name = f"m{number}"
         gateways: list[tuple[str | None, str]] = [(None, "gate")]
         cluster.create(HTTP_ROUTE, route(name, gateways, [], [("/", name)]))
-        claims = [f"claim-{number}", *(["shared"] if number < 3 else [])]
+        claims = [f"claim-{number}", "everyone's", *(["shared"] if number < 3 else [])]
         cluster.create(DEPLOYMENT, workload(name, claims, []))
+        for claim in claims:
+            mode = "ReadWriteMany" if claim == "everyone's" else "ReadWriteOnce"
+            metadata = {"name": claim, "namespace": "default"}
+            claimed = {"metadata": metadata, "spec": {"accessModes": [mode]}}
+            cluster.create(VOLUME_CLAIM, claimed)
     async with followed(cluster) as world:
         children = {ChildKey(HTTP_ROUTE, "m0"): cluster.find(HTTP_ROUTE, "m0")}
         pods = cluster.find(DEPLOYMENT, "m0")["spec"]["template"]["spec"]
