@@ -8,7 +8,7 @@ import random
 import numpy as np
 from PIL import Image
 
-MODES = ("RGB", "L", "P", "CMYK", "RGBA", "LA", "1", "I;16", "PA")
+MODES = ("RGB", "L", "P", "CMYK", "RGBA", "LA", "1", "I;16")
 _EDGES = (1, 2, 3, 7, 13, 14, 27, 28, 29, 55, 111, 224, 255, 257, 336, 400, 511, 700, 1023, 1300)
 
 
@@ -33,7 +33,7 @@ def drawn_picture(draw: random.Random, mode: str = "RGB") -> Image.Image:
     if mode == "I;16":
         deep = noise.integers(0, 1 << 16, (height, width), dtype=np.uint16)
         return Image.fromarray(deep)
-    if mode in ("LA", "PA"):
+    if mode == "LA":
         return picture.convert(mode)
     return picture.convert("RGB").convert(mode)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from atom.errors import ModelError, RequestError
+from atom.errors import ModelError
 from atom.images.item import ImageItem, Mask, PlacedImage
 from atom.images.processing.processor import Expansion, ImageProcessor, TokenRun
 
@@ -77,30 +77,16 @@ class ImagePlacer:
     def place(
         self, text: str, mark: str, items: Sequence[ImageItem], *, add_special_tokens: bool = False
     ) -> PlacedPrompt:
-        """Expand the marks of a rendered conversation. items: the images in order of their marks.
-        Raises `RequestError` if the template does not write a mark for each image."""
+        """Expand the marks of a rendered conversation. items: the images in order of their marks,
+        one for each."""
         pieces = text.split(mark)
-        if len(pieces) != len(items) + 1:
-            raise RequestError(
-                f"the model's chat template shows {len(pieces) - 1} of the {len(items)} images of "
-                "these messages; send images in messages of the user, or pass another template "
-                "with --chat-template",
-                param="messages",
-            )
+        assert len(pieces) == len(items) + 1
         expansions = [self._processor.expansion_of(item.grid) for item in items]
         whole, groups = _joined(pieces, expansions)
         ids, starts = self._vocabulary.encode_with_starts(
             whole, add_special_tokens=add_special_tokens
         )
         return self._expanded(ids, starts, groups, items)
-
-    def plain(self, text: str, *, add_special_tokens: bool = False) -> list[int] | None:
-        """Return the tokens of a conversation without images whose words spell a token that stands
-        for images; None for any other text, which is tokenised as usual."""
-        if not any(each in text for each in self._processor.marks.reserved):
-            return None
-        encoded = self._vocabulary.encode_with_starts(text, add_special_tokens=add_special_tokens)
-        return self._expanded(*encoded, {}, ()).token_ids
 
     def _expanded(
         self,

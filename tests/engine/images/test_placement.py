@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from atom.errors import ModelError, RequestError
+from atom.errors import ModelError
 from atom.images.item import ImageItem, PlacedImage
 from atom.images.placement import ImagePlacer
 from atom.images.processing.families import image_processor
@@ -134,11 +134,9 @@ def _expected_text(model: _Model, words: list[str], items: list[ImageItem]) -> s
 
 def test_a_prompt_without_images_keeps_the_letters_of_a_token(model: _Model) -> None:
     word = model.placer.placeholder
-    ids = model.placer.plain(f"what is {word}?")
-    assert ids is not None
+    ids = model.placer.place(f"what is {word}?", _MARK, ()).token_ids
     assert model.id_of(word) not in ids
     assert model.tokenizer.decode(ids, skip_special_tokens=False) == f"what is {word}?"
-    assert model.placer.plain("what is this?") is None
 
 
 def test_expanded_tokens_equal_those_of_the_expanded_text(model: _Model) -> None:
@@ -148,13 +146,6 @@ def test_expanded_tokens_equal_those_of_the_expanded_text(model: _Model) -> None
     found = model.placer.place(_MARK.join(words), _MARK, items)
     whole = _expected_text(model, words, items)
     assert found.token_ids == model.tokenizer.encode(whole, add_special_tokens=False)
-
-
-def test_a_template_that_leaves_an_image_out_is_refused(model: _Model) -> None:
-    items = _items(model, random.Random(1), 2)
-    with pytest.raises(RequestError, match="shows 1 of the 2 images") as refused:
-        model.placer.place(f"what is {_MARK}?", _MARK, items)
-    assert refused.value.param == "messages"
 
 
 def test_a_vocabulary_without_the_tokens_is_refused_at_start(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from atom.images.processing.gemma3 import gemma3_processor
+from atom.images.processing.gemma4 import gemma4_processor
+from atom.images.processing.llama4 import llama4_processor
 from atom.images.processing.pixtral import pixtral_processor
 from atom.images.processing.processor import ImageProcessor
 from atom.images.processing.qwen_vl import qwen_vl_processor
@@ -18,6 +20,8 @@ _Builder = Callable[[ProcessorSettings, Fields], ImageProcessor]
 
 _FAMILIES: Mapping[str, _Builder] = {
     "gemma3": gemma3_processor,
+    "gemma4": lambda settings, config: gemma4_processor(settings),
+    "llama4": lambda settings, config: llama4_processor(settings),
     "mistral3": pixtral_processor,
     **dict.fromkeys(
         ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),

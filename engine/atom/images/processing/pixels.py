@@ -56,9 +56,11 @@ def pixel_rule(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     normalises: bool = True,
+    half: bool = False,
 ) -> PixelRule:
-    """Read the fields of an image processor. The other arguments are the defaults of its class.
-    Raises `ModelError`."""
+    """Read the fields of an image processor. The other arguments are the defaults of its class;
+    half: it computes in bfloat16. Raises `ModelError`."""
+    stored = _to_bfloat16 if half else _as_it_is
     if not switch(fields, "do_resize", True) or switch(fields, "do_center_crop", False):
         raise ModelError(
             f"{PREPROCESSOR_FILE}: do_resize must be true and do_center_crop false; start the "
@@ -67,12 +69,13 @@ def pixel_rule(
     table = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1).astype(np.float32)
     if switch(fields, "do_rescale", True):
         factor = decimal(fields, "rescale_factor", 1 / 255)
-        table = (table.astype(np.float64) * factor).astype(np.float32)
+        table = stored((table.astype(np.float64) * factor).astype(np.float32))
     if switch(fields, "do_normalize", normalises):
         deviation = np.array(of_channels(fields, "image_std", std), dtype=np.float32)
         if not deviation.all():
             raise ModelError(f"{PREPROCESSOR_FILE}: image_std must not be 0")
-        table = (table - np.array(of_channels(fields, "image_mean", mean), np.float32)) / deviation
+        shifted = table - np.array(of_channels(fields, "image_mean", mean), np.float32)
+        table = stored(stored(shifted) / deviation)
     return PixelRule(_filter(fields, resample), table.astype(np.float32))
 
 
@@ -86,3 +89,14 @@ def _filter(fields: Fields, default: Image.Resampling) -> Image.Resampling:
         raise ModelError(
             f"{PREPROCESSOR_FILE}: resample must be a filter of Pillow (0 to 5), and is {number}"
         ) from None
+
+
+def _as_it_is(values: Pixels) -> Pixels:
+    return values
+
+
+def _to_bfloat16(values: Pixels) -> Pixels:
+    """Round to bfloat16, ties to even."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    kept = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    return (kept & np.uint32(0xFFFF0000)).view(np.float32)
