@@ -6,9 +6,9 @@ the engine and handles signals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from fastapi import FastAPI, Path
@@ -38,6 +38,7 @@ from atom.entrypoints.http.access import AccessKeys, ApiKeyCheck
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
 from atom.entrypoints.http.errors import http_error, response_for, shortened
 from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.meant_address import meant_address
 from atom.entrypoints.http.response_headers import (
     ID_HEADER,
     IGNORED_HEADER,
@@ -63,6 +64,7 @@ from atom.errors import AtomError
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+_LISTED = "/openapi.json lists the addresses of this server"
 ModelName = Annotated[str, Path(description="A name of the served model.")]
 
 
@@ -254,6 +256,16 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
         return Response(to_json(shown), media_type="application/json")
 
 
+def _addresses(routes: Sequence[Any]) -> Iterator[str]:
+    """Yield the paths of an application's routes, also those of its routers."""
+    for route in routes:
+        path = getattr(route, "path", None)
+        if isinstance(path, str):
+            yield path
+        else:
+            yield from _addresses(route.original_router.routes)
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Answer errors in the API's shape."""
 
@@ -265,7 +277,8 @@ def add_error_handlers(app: FastAPI) -> None:
     async def http_layer(http: Request, error: HTTPException) -> Response:
         place = f"{http.method} {shortened(http.url.path)}"
         if error.status_code == 404:
-            return http_error(404, f"there is no {place}; /openapi.json lists what there is")
+            meant = meant_address(http.url.path, _addresses(http.app.routes))
+            return http_error(404, f"there is no {place}; {meant or _LISTED}")
         if error.status_code == 405:
             allowed = Headers(error.headers)["allow"]
             response = http_error(405, f"{place} is not possible; allowed: {allowed}")

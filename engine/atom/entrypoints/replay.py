@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from atom.entrypoints.http.api_key import read_api_key
+from atom.entrypoints.http.client_url import server_url
 from atom.errors import AtomError, ConfigError
 
 PARTS = ("weights", "engine", "kernels", "options")
@@ -29,7 +32,11 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the record and the server that is asked."""
     parser.add_argument("record", type=Path, help="JSON file with a request and its response")
     parser.add_argument(
-        "--base-url", default="http://127.0.0.1:8000", help="server that is asked again"
+        "--base-url",
+        type=server_url,
+        default="http://127.0.0.1:8000",
+        metavar="URL",
+        help="server that is asked again, with or without /v1",
     )
     parser.add_argument("--api-key-file", type=Path, default=None, help="file with the API key")
 
@@ -83,11 +90,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _ask(args: argparse.Namespace, request: Mapping[str, Any], path: str) -> dict[str, Any]:
     headers = {"Content-Type": "application/json"}
-    if args.api_key_file is not None:
-        headers["Authorization"] = f"Bearer {args.api_key_file.read_text().strip()}"
-    asked = urllib.request.Request(
-        args.base_url.rstrip("/") + path, json.dumps(request).encode(), headers
-    )
+    key = read_api_key(args.api_key_file, os.environ)
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    asked = urllib.request.Request(args.base_url + path, json.dumps(request).encode(), headers)
     try:
         with urllib.request.urlopen(asked) as answer:
             found: dict[str, Any] = json.load(answer)

@@ -9,7 +9,6 @@ import argparse
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from atom.answer_parsing.tool_parsers import AUTO, CALL_PARSERS, REASONING_PARSERS
 from atom.entrypoints.flags.engine_args import (
@@ -17,6 +16,7 @@ from atom.entrypoints.flags.engine_args import (
     config_from_args,
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
+from atom.entrypoints.http.client_url import server_url
 from atom.entrypoints.process.logs import configure_logging
 from atom.entrypoints.serve_options import HTTP_PORT, models_of, server_options, sharing_of
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags
@@ -78,7 +78,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--handover-url",
-        type=_http_url,
+        type=server_url,
         default=None,
         metavar="URL",
         help="where other replicas of the model answer, such as their Service: after SIGTERM, or "
@@ -86,7 +86,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--worker-urls",
-        type=_http_url,
+        type=server_url,
         nargs="+",
         default=[],
         metavar="URL",
@@ -292,13 +292,6 @@ def _header_name(text: str) -> str:
 
 def _whole_seconds(text: str) -> int:
     return int(_seconds(text))
-
-
-def _http_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text} is not http://HOST:PORT or https://HOST:PORT")
-    return text
 
 
 def _seconds(text: str) -> float:

@@ -42,7 +42,7 @@ def counted_drafts(stats: StatsBody | None) -> DraftTotals:
 async def read_draft_totals(session: aiohttp.ClientSession) -> DraftTotals:
     """Return the draft counters of the server's /metrics; zeros if it exports none."""
     try:
-        async with session.get("/metrics") as response:
+        async with session.get("metrics") as response:
             text = await response.text() if response.status == 200 else ""
         return draft_totals(text)
     except (aiohttp.ClientError, TimeoutError, ValueError):

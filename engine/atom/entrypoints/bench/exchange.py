@@ -73,7 +73,9 @@ async def exchange_once(sender: Sender, ask: Ask) -> Exchange:
     started = last = time.perf_counter()
     done = False
     try:
-        async with sender.session.post(sender.endpoint, json=sender.body(ask)) as response:
+        async with sender.session.post(
+            sender.endpoint.lstrip("/"), json=sender.body(ask)
+        ) as response:
             if response.status != 200:
                 exchange.error = f"HTTP {response.status}: {(await response.text())[:200]}"
                 return exchange

@@ -46,14 +46,16 @@ class MeasuredServer:
     async def forget_prefixes(self) -> bool:
         """Reset the server's prefix cache, and return whether it succeeded."""
         try:
-            async with self.session.post("/reset_prefix_cache") as response:
+            async with self.session.post("reset_prefix_cache") as response:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError):
             return False
 
     async def _call(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
         try:
-            async with self.session.post(path, json={"model": self.model, **fields}) as response:
+            async with self.session.post(
+                path.lstrip("/"), json={"model": self.model, **fields}
+            ) as response:
                 response.raise_for_status()
                 answer: dict[str, Any] = await response.json()
                 return answer
@@ -69,13 +71,13 @@ async def measured_server(args: argparse.Namespace) -> AsyncIterator[MeasuredSer
     """Open connections to the server that the flags name. Raises `ConfigError` if it is not
     ready."""
     async with aiohttp.ClientSession(
-        base_url_of(args),
+        f"{base_url_of(args)}/",  # a path of it is kept: requests have none that begins with /
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=args.timeout_seconds),
         headers=_headers(args),
     ) as session:
         try:
-            async with session.get("/v1/models") as response:
+            async with session.get("v1/models") as response:
                 response.raise_for_status()
                 (card, *_) = (await response.json())["data"]
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atom.entrypoints.bench.report_options import METRICS, ReportOptions
+from atom.entrypoints.http.client_url import server_url
 from atom.errors import ConfigError
 from atom.sizing.options.flag_values import number, share, whole_number
 
@@ -31,7 +32,13 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_flags(group: Any) -> None:
     add = group.add_argument
-    add("--base-url", default=None, help="address of the server (default: http://HOST:PORT)")
+    add(
+        "--base-url",
+        type=server_url,
+        default=None,
+        metavar="URL",
+        help="address of the server, with or without /v1 (default: http://HOST:PORT)",
+    )
     add("--host", default="127.0.0.1", help="its host, without --base-url")
     add("--port", type=whole, default=8000, help="its port, without --base-url")
     add("--endpoint", choices=(COMPLETIONS, CHAT), default=COMPLETIONS, help="path of the requests")
@@ -187,7 +194,7 @@ def _add_report_flags(group: Any) -> None:
 
 def base_url_of(args: argparse.Namespace) -> str:
     host = f"[{args.host}]" if ":" in args.host else args.host
-    return str(args.base_url or f"http://{host}:{args.port}").rstrip("/")
+    return str(args.base_url or f"http://{host}:{args.port}")
 
 
 def report_options(args: argparse.Namespace) -> ReportOptions:

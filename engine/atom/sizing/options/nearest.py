@@ -10,12 +10,12 @@ _MOST = 4  # words that are as near as each other
 _LIKE = 0.6
 
 
-def nearest(word: str, known: Iterable[str]) -> list[str]:
+def nearest(word: str, known: Iterable[str], *, likeness: float = _LIKE) -> list[str]:
     """Return the known words with the fewest slips from `word`, in their order, at most four.
 
     A slip is a letter lost, added, replaced or swapped with its neighbour; up to one per three
     letters, and at most three, count as a misspelling. If no word is that near, return the one with
-    the most in common, or none.
+    the most in common, by difflib's ratio at least `likeness`, or none.
     """
     words = list(dict.fromkeys(known))
     most = min(3, max(1, len(word.strip("-")) // 3))
@@ -27,7 +27,7 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
     least = min(slips.values(), default=most + 1)
     if least <= most:
         return [each for each in words if slips[each] == least][:_MOST]
-    return difflib.get_close_matches(word, words, 1, _LIKE)
+    return difflib.get_close_matches(word, words, 1, likeness)
 
 
 def _may_be_near(letters: Counter[str], word: str, most: int) -> bool:

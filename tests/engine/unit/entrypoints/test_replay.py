@@ -81,10 +81,11 @@ def test_a_server_is_asked_again(
     file.write_text(json.dumps({"request": request, "response": answer()}))
     try:
         url = f"http://127.0.0.1:{server.server_port}"
-        assert main(["replay", str(file), "--base-url", url]) == code
+        for end in ("", "/v1", "/v1/"):
+            assert main(["replay", str(file), "--base-url", url + end]) == code
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert asked == [("/v1/completions", request)]
+    assert asked == 3 * [("/v1/completions", request)]
     assert said in capsys.readouterr().out
