@@ -97,11 +97,17 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     _check_ranks(model.facts, options)
     _refuse("kv_cache_dtype", kv_cache_problems(model.facts, options.cache.kv_cache_dtype))
     execution, speculative = options.execution, options.speculative
+    _refuse("kv_transfer_config", options.transfer_problems(model))
     if execution.reproducible:
         _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(
         model=model,
-        cache=extended(CacheConfig, options.cache, kv_events=options.kv_events),
+        cache=extended(
+            CacheConfig,
+            options.cache,
+            kv_events=options.kv_events,
+            kv_transfer=options.kv_transfer,
+        ),
         scheduler=extended(
             SchedulerConfig,
             options.scheduler,

@@ -16,6 +16,8 @@ import msgspec
 
 from atom.eplb_config import EPLBConfig
 from atom.kv_events_config import KVEventsConfig
+from atom.kv_transfer_config.beside import BesideTransfer, transfer_problems
+from atom.kv_transfer_config.values import KVTransferConfig
 from atom.lora_config import LoraConfig
 from atom.pooling_config import PoolingConfig
 from atom.sizing.host_tier import GIB
@@ -37,7 +39,7 @@ T = TypeVar("T")
 class EngineOptions:
     """The options that the user gives, in parts. speculative: how tokens are drafted; lora: the
     adapters; balance: how experts are rebalanced; kv_events: where events of cached blocks are
-    published; None for none."""
+    published; kv_transfer: how KV pages are exchanged with other engines; None for none."""
 
     checkpoint: CheckpointOptions
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -53,6 +55,7 @@ class EngineOptions:
     lora: LoraConfig | None = None
     balance: EPLBConfig | None = None
     kv_events: KVEventsConfig | None = None
+    kv_transfer: KVTransferConfig | None = None
 
     @staticmethod
     def of(**values: Any) -> EngineOptions:
@@ -83,6 +86,23 @@ class EngineOptions:
             expert_parallel=parallel.expert_parallel or parallel.dp_attention,
             kv_cache_dtype=self.cache.kv_cache_dtype,
         )
+
+    def transfer_problems(self, model: ModelConfig) -> list[str]:
+        """Return why an engine with these options cannot exchange KV pages, if it is to."""
+        parallel = self.parallel
+        if self.kv_transfer is None:
+            return []
+        beside = BesideTransfer(
+            prefix_caching=self.cache.enable_prefix_caching,
+            keeps_states=model.facts.keeps_states,
+            pools=model.pooling is not None,
+            tensor_parallel=parallel.tensor_parallel_size,
+            nodes=self.nodes.count,
+            shares_experts=parallel.dp_attention,
+            by_layers=self.speculative is not None and self.speculative.by_layers,
+            may_sleep=self.sleep.enabled,
+        )
+        return list(transfer_problems(beside))
 
 
 def extended(kind: type[T], part: Any, **derived: Any) -> T:
@@ -129,9 +149,11 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig(CacheOptions):
     """Settings of the paged KV cache. kv_events: where events of cached blocks are published for
-    routers, None for no events."""
+    routers, None for no events. kv_transfer: how pages are exchanged with other engines, None for
+    not at all."""
 
     kv_events: KVEventsConfig | None = None
+    kv_transfer: KVTransferConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,7 @@ class Histogram:
 
 # Why an answer continues elsewhere: its process ended without notice, or was asked to end.
 LOST, HANDED_OVER = "lost", "handed_over"
+REASON_SEPARATOR = ";"  # between a decode leg's result and its reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,11 @@ class RequestMetrics:
     output_tokens: Histogram = field(default_factory=lambda: Histogram(LENGTH_TOKENS))
     finished: dict[str, int] = field(default_factory=dict)  # finish reason → requests
     continued: dict[str, int] = field(default_factory=dict)  # why → requests, each time one is
+    transfers: dict[str, int] = field(default_factory=dict)  # result;reason → decode legs
+    transferred: dict[str, int] = field(default_factory=dict)  # "tokens" → tokens received
+    transfer_wait: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
+    transfer_handshake: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
+    transfer_copy: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
 
     def record_continued(self, *, lost: bool) -> None:
         cause = LOST if lost else HANDED_OVER
@@ -94,6 +100,19 @@ class RequestMetrics:
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.prompt_tokens.observe(prompt_tokens)
         self.output_tokens.observe(output_tokens)
+
+    def record_transfer(
+        self, outcome: tuple[str, str], tokens: int, seconds: Sequence[float]
+    ) -> None:
+        """Count a decode leg. outcome: its result and the reason; seconds: of the whole wait, the
+        handshake and the copy; empty if it waited for no pages."""
+        key = REASON_SEPARATOR.join(outcome)
+        self.transfers[key] = self.transfers.get(key, 0) + 1
+        if tokens:
+            self.transferred["tokens"] = self.transferred.get("tokens", 0) + tokens
+        histograms = (self.transfer_wait, self.transfer_handshake, self.transfer_copy)
+        for histogram, value in zip(histograms, seconds, strict=False):
+            histogram.observe(value)
 
 
 def merge_metrics(parts: Sequence[RequestMetrics]) -> RequestMetrics:

@@ -14,12 +14,19 @@ _POLL_SECONDS = 0.02
 Result = TypeVar("Result")
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = HANG_SECONDS) -> None:
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    seconds: float = HANG_SECONDS,
+    *,
+    poll_seconds: float = _POLL_SECONDS,
+) -> None:
+    """poll_seconds: between two looks; 0 for a condition that works on what it waits for."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 async def eventually(

@@ -15,6 +15,7 @@ from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.swap.models_metrics import DeviceCollector, Merged
 from atom.entrypoints.swap.shared_device import SharedDevice, Sharing, SharingModel
+from atom.kv_transfer_config.values import KVTransferConfig
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.loras.served_loras import ServedLoras
@@ -60,7 +61,10 @@ def _engine() -> list[Metric]:
     clients."""
     lora = SimpleNamespace(max_loras=1)
     config = SimpleNamespace(
-        model=SimpleNamespace(served_name="m"), lora=lora, sleep=SleepOptions()
+        model=SimpleNamespace(served_name="m"),
+        lora=lora,
+        sleep=SleepOptions(),
+        cache=SimpleNamespace(kv_transfer=KVTransferConfig()),
     )
     status = SimpleNamespace(report=SimpleNamespace(block_size=16, num_blocks=1))
     state = SimpleNamespace(

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.config_values import OpenRequestsMode, SleepLevel
@@ -50,6 +52,7 @@ from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.request_trace import CURRENT_TRACE, QueuedCall
+from atom.model_engine.transfer_legs import Leg
 from atom.model_engine.wire.core_port import (
     AnswerWentOn,
     CoreEvent,
@@ -288,13 +291,15 @@ class AsyncLLMEngine:
         client_id: str = "",
         model: str | None = None,
         pools: bool = False,
+        leg: Leg | None = None,
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
         the first prompt, then to the second, and so on. timeout_seconds: the group then raises
         `RequestError` (status 504), and its requests are aborted; the server's own bound applies
         too. cache_salt: only requests of the same one share cached prompts, and of one client if
         `cache_salts` requires it. client_id: as in `Request`. model: an adapter's name, or any
-        other for the model alone. pools: for vectors, of a pooling model."""
+        other for the model alone. pools: for vectors, of a pooling model. leg: of a request that
+        another engine shares; its one prompt has one answer."""
         self.processor.inputs.check_pools(pools)
         self._admission.check(len(prompts) * params.n, client_id)
         lora = self.loras.get(model)
@@ -307,6 +312,8 @@ class AsyncLLMEngine:
             client_id=client_id,
             lora=None if lora is None else lora.request,
         )
+        if leg is not None:
+            requests = [msgspec.structs.replace(each, kv_transfer=leg) for each in requests]
         bounds = [timeout_seconds, self._request_timeout_seconds]
         if self._lifecycle.held_because:
             longest = min((each for each in bounds if each is not None), default=None)

@@ -268,6 +268,32 @@ class BlockManager:
                 self._outer.published(group, block_ids)
         return chain
 
+    def publish_received(
+        self,
+        group: int,
+        blocks: Sequence[tuple[int, int]],
+        tokens: NDArray[np.int32],
+        first_block: int,
+        chain: int,
+    ) -> None:
+        """Make blocks of a group that another engine computed shareable, all of them held. blocks:
+        index in the prompt and id of each; tokens: of the full blocks from index `first_block` on;
+        chain: the hash before them."""
+        hashes, packed, mark = [chain], [], self._marks[group]
+        for (block_tokens,) in self._blocks_of(tokens.tobytes()):
+            packed.append(block_tokens)
+            hashes.append(xxhash.xxh64_intdigest(block_tokens, hashes[-1]))
+        if self._adapters.are_known:
+            self._adapters.note([block_id for _, block_id in blocks], None)
+        for index, block_id in blocks:
+            row = index - first_block
+            before, after = hashes[row] ^ mark, hashes[row + 1] ^ mark
+            new = self.pool.publish(block_id, after, before, packed[row])
+            if new and self._stored is not None:
+                self._stored.add(group, index, [before, after], packed[row])
+        if self._outer is not None:
+            self._outer.published(group, [block_id for _, block_id in blocks])
+
     def _publish_others(
         self, block_tables: BlockTables, at: int, chain: int, hash_: int, packed: bytes
     ) -> None:

@@ -36,6 +36,8 @@ from atom.model_engine.control import (
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.kv_events.publisher import KVEventPublisher
+from atom.model_engine.kv_transfer.request_desk import RequestDesk
+from atom.model_engine.kv_transfer.setup import build_transfer
 from atom.model_engine.lora_loading import LoraLoading
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.runner.profiler import TorchProfiler
@@ -67,6 +69,8 @@ from atom.model_engine.wire.request_bounds import RequestBounds
 
 logger = logging.getLogger(__name__)
 
+_BLOCKED_SECONDS = 0.02  # between looks for blocks that other engines read
+
 
 class EngineCore:
     """Run one data-parallel rank's engine loop and serve its sockets."""
@@ -84,6 +88,7 @@ class EngineCore:
         sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
+        self._desk: RequestDesk
         self._kv_events: KVEventPublisher | None = None
         self._bounds = RequestBounds(config.model)
         # Of the adapters that requests may have, those of the start first.
@@ -123,6 +128,10 @@ class EngineCore:
         events = self._config.cache.kv_events
         if events is not None:
             self._kv_events = KVEventPublisher(events, self._rank, self._scheduler.blocks)
+        transfer = build_transfer(self._config, self._scheduler, self._executor, report)
+        if transfer is not None:
+            self._sockets.wake_on(transfer.wake_fd)
+        self._desk = RequestDesk(self._pipeline, transfer)
         self._sockets.announce(report)
         return report
 
@@ -143,6 +152,7 @@ class EngineCore:
                 self._loras.close()
             if self._kv_events is not None:
                 self._kv_events.close()
+            self._desk.close()
 
     # ---- one iteration ------------------------------------------------------------------------
 
@@ -152,16 +162,23 @@ class EngineCore:
         has_work = self._pipeline.has_work() or self._executor.is_called()
         if self._asleep or not has_work:
             with self._pulse.at_rest():
-                self._sockets.wait()
+                self._sockets.wait(self._desk.seconds_left)
         for message in self._sockets.receive():
             self._handle(message)
         if not self._running or self._asleep:
             return
         if self._loras is not None and self._loras.has_work:
-            self._loras.turn(self._scheduler, self._pipeline.open_requests())
+            self._loras.turn(self._scheduler, self._desk.open_requests())
+        for news in self._desk.exchange_pages():
+            stats = self._stats()
+            told = StreamBody(b"", b"", news.finished, rank_stats=stats, transfers=news.outcomes)
+            self._sockets.send(news.client, told)
         result = self._pipeline.step(time.monotonic())
         if result is not None:
             self._publish(result)
+        elif self._is_blocked() and not self._desk.make_room():
+            with self._pulse.at_rest():
+                self._sockets.wait(_BLOCKED_SECONDS)
         if self._kv_events is not None:
             self._kv_events.publish()
         self._profiler.stop_if_forgotten()
@@ -174,10 +191,10 @@ class EngineCore:
             if isinstance(message, SalvagedAdd):
                 self._refuse(message.refused)
         elif isinstance(message, AbortBody):
-            self._publish_finished(self._pipeline.abort(message.request_ids))
+            self._publish_finished(self._desk.abort(message.request_ids))
         elif isinstance(message, AbortClientBody):
-            numbers = self._pipeline.open_requests()
-            self._pipeline.abort([each for each in numbers if client_of(each) == message.client])
+            numbers = self._desk.open_requests()
+            self._desk.abort([each for each in numbers if client_of(each) == message.client])
         elif isinstance(message, UtilityBody):
             self._answer(message)
         elif isinstance(message, ShutdownBody):
@@ -189,27 +206,32 @@ class EngineCore:
         if not 0 <= client_of(request.id) < self._sockets.clients:
             logger.warning("refused request %d: of no client of this engine", request.id)
             return
-        if self._pipeline.knows(request.id):
+        if self._desk.knows(request.id):
             logger.warning("refused request %d: one of this number is open", request.id)
             return
         try:
             self._bounds.check(request)
             self._check_lora(request)
-            self._pipeline.add(request)
+            if refused := self._desk.enter(request):
+                self._publish_finished(refused)
         except RequestError as error:
             self._publish_finished([_refused(request.id, str(error), error.param or "request")])
         except Exception as error:  # of this one request, and no reason to end the others
             logger.exception("request %d could not be taken", request.id)
-            self._pipeline.abort([request.id])
+            self._desk.abort([request.id])
             why = f"it could not be queued: {type(error).__name__}"
             self._publish_finished([_refused(request.id, why)])
+
+    def _is_blocked(self) -> bool:
+        """Return whether requests are queued and none runs: others hold the blocks."""
+        return self._pipeline.has_work() and not self._scheduler.num_running
 
     def _refuse(self, refused: list[RefusedRequest]) -> None:
         """Report refused requests to their clients, except those whose numbers are open."""
         ends = [
             _refused(each.id, each.reason, each.param)
             for each in refused
-            if 0 <= client_of(each.id) < self._sockets.clients and not self._pipeline.knows(each.id)
+            if 0 <= client_of(each.id) < self._sockets.clients and not self._desk.knows(each.id)
         ]
         if ends:
             self._publish_finished(ends)
@@ -245,7 +267,7 @@ class EngineCore:
         middle of a step: later readings must not get an older number, so the number is taken
         first."""
         number = next(self._tellings)
-        stats, load = self._pipeline.stats(), self._executor.expert_load
+        stats, load = self._desk.told_in(self._pipeline.stats()), self._executor.expert_load
         if load is not None:
             stats = msgspec.structs.replace(
                 stats,
@@ -338,7 +360,7 @@ class EngineCore:
     def sleep(self, call: Sleep) -> None:
         """Release the device's memory. New requests wait, and with `keep` open ones do too. Raises
         `AtomError` for an open request without `keep`."""
-        open_requests = self._pipeline.open_requests()
+        open_requests = self._desk.open_requests()
         if open_requests and not call.keep:
             raise AtomError(f"{len(open_requests)} requests are open")
         self._empty_the_device(keep_host=call.level == SleepLevel.WEIGHTS_ON_HOST)
@@ -356,6 +378,7 @@ class EngineCore:
         unless `keep_host`, in the host's memory."""
         for result in self._pipeline.preempt_all():
             self._publish(result)
+        self._desk.void()
         self._scheduler.blocks.reset_prefix_cache(keep_host=keep_host)
         self._scheduler.loras.forget_all()
         if self._kv_events is not None:

@@ -34,6 +34,8 @@ from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.model_builder import ModelBuilder
 from atom.model_engine.runner.pages.host_tier import RankTier, tier_shape
+from atom.model_engine.runner.pages.kv_pages import page_tables
+from atom.model_engine.runner.pages.transferred_pages import TransferredPages
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device
 from atom.model_engine.runner.sleep.lent_device import LentDevice
@@ -353,6 +355,12 @@ class ModelRunner:
         self.tier.move(
             call.number, list(starmap(Move, call.saves)), list(starmap(Move, call.loads))
         )
+
+    def transferred_pages(self) -> TransferredPages:
+        """Return the pages of the cache that the layers hold now, for other engines."""
+        layers = self._speculation.attention_layers(self._model)
+        tables = page_tables(layers, self._layout.groups, 0)
+        return TransferredPages(tables, self._device.torch_device)
 
     def _release_cache(self) -> None:
         """Free the profiling cache before the KV cache takes the remaining memory."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from atom.errors import RequestError
+from atom.model_engine.transfer_legs import Leg, TicketNote
 from atom.sampling_params import SamplingParams
 
 MAX_PRIORITY = 100
@@ -53,6 +54,8 @@ class Request(msgspec.Struct, frozen=True):
     output_token_ids: tokens of the answer that another engine, or a lost rank, has generated: the
     answer continues after these tokens, which are not reported again.
     num_losses: engines or ranks that ended without notice while they computed it.
+    kv_transfer: the leg of a request whose prompt and answer are computed by different engines;
+    None for a whole request.
     """
 
     id: int
@@ -66,6 +69,7 @@ class Request(msgspec.Struct, frozen=True):
     lora: LoRARequest | None = None
     output_token_ids: list[int] = []
     num_losses: int = 0
+    kv_transfer: Leg | None = None
 
 
 def group_of(client_id: str) -> str:
@@ -100,6 +104,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     one entry per prompt token, the first None (no token precedes it); in the request's first
     output, if it asked for them.
     pooled: of a pooling model, in the last output: the prompt's vector, packed float32.
+    ticket: of a prefill leg, in the last output: the pages that it left.
     """
 
     request_id: str
@@ -116,6 +121,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     stop_reason: str | int | None = None
     error_param: str | None = None
     pooled: bytes | None = None
+    ticket: TicketNote | None = None
 
     def refusal(self) -> RequestError | None:
         """Return the caller's error if the request ended because of its content."""

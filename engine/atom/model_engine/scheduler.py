@@ -38,6 +38,7 @@ from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.kv_tiers import KVTiers
 from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.making_way import plan_way
+from atom.model_engine.schedule.page_keeper import PageKeeper, ticket_of
 from atom.model_engine.schedule.prompt_chunks import PromptChunks
 from atom.model_engine.schedule.prompt_counts import PromptCounts
 from atom.model_engine.schedule.prompt_pace import PromptPace
@@ -100,6 +101,7 @@ class Scheduler:
         self._prompts = PromptCounts(caching=blocks.enable_prefix_caching)
         self._generation_tokens = 0
         self._steps = 0
+        self.keeper: PageKeeper | None = None  # of prefill legs' pages
 
     # ---- requests -----------------------------------------------------------------------------
 
@@ -127,6 +129,11 @@ class Scheduler:
     def knows(self, request_id: int) -> bool:
         """Return whether this request has not ended."""
         return request_id in self._sequences
+
+    def is_waiting(self, request_id: int) -> bool:
+        """Return whether this request has not ended and has no slot."""
+        sequence = self._sequences.get(request_id)
+        return sequence is not None and sequence.status is SequenceStatus.WAITING
 
     def hold(self, request_ids: Iterable[int]) -> None:
         """Keep decoding requests out of batches until `resume`; they keep slots and blocks."""
@@ -418,13 +425,14 @@ class Scheduler:
         return self._finish(sequence, *self._stops.reason(sequence, token))
 
     def _finish(self, sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
+        ticket = ticket_of(self.keeper, sequence, reason)
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
         if not self._sequences:
             self._pace.paused()
         self.loras.end(sequence.lora)
-        return finished_row(sequence, reason, detail)
+        return finished_row(sequence, reason, detail, ticket)
 
     def _leave(self, sequence: Sequence) -> None:
         """Remove a sequence that ends, whether it waits, runs or is held."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.request import Request
+from atom.model_engine.transfer_legs import PrefillLeg
 from atom.sampling_params import SamplingParams
 
 
@@ -41,6 +42,7 @@ class Sequence:
     in each from which on its blocks are held. chain_hash, num_published: how far they are
     shareable. seed: of its random draws, fixed at first admission. scheduled_time: of that, in the
     clock of arrive_time.
+    is_prefill_leg: another engine reads the prompt's pages when it ends.
     num_scored: positions of the prompt whose logits were (or are being) looked at for
     `prompt_logprobs`. tier_reads: how often its prefix was read from another tier of the cache
     since it was last admitted."""
@@ -54,6 +56,7 @@ class Sequence:
         "client_id",
         "first_blocks",
         "id",
+        "is_prefill_leg",
         "lora",
         "lora_slot",
         "max_total_tokens",
@@ -82,6 +85,7 @@ class Sequence:
         self.cache_salt = request.cache_salt
         self.client_id = request.client_id
         self.lora = request.lora
+        self.is_prefill_leg = isinstance(request.kv_transfer, PrefillLeg)
         self.lora_slot = NO_SLOT
         self.num_cached_tokens = 0
         self.block_tables: tuple[list[int], ...] = ()

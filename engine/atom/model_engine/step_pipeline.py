@@ -85,6 +85,12 @@ class StepPipeline:
             return True
         return self._guided is not None and request_id in self._guided.open_requests
 
+    def is_waiting(self, request_id: int) -> bool:
+        """Return whether this request has not ended and holds no blocks of its own."""
+        if self._guided is not None and request_id in self._guided.open_requests:
+            return True
+        return self._scheduler.is_waiting(request_id)
+
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """Abort requests; unknown ids (already finished) are ignored."""
         numbers = list(request_ids)

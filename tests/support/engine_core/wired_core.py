@@ -14,6 +14,7 @@ import msgspec
 
 from atom.config import EngineOptions, build_config
 from atom.model_engine.engine_core import EngineCore
+from atom.model_engine.transfer_legs import TransferOutcome
 from atom.model_engine.wire.core_sockets import CoreSockets
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody, decode, encode
 
@@ -27,13 +28,14 @@ class MemorySockets:
         self.inbox: list[list[bytes]] = []
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, list[FinishedRow]] = {}
+        self.transfers: dict[int, TransferOutcome] = {}
         self.malformed = 0
         self.others: list[msgspec.Struct] = []
 
     def wake_on(self, fd: int) -> None:
         """Nothing sleeps here."""
 
-    def wait(self) -> None:
+    def wait(self, seconds: float | None = None) -> None:
         """Nothing sleeps here."""
 
     def receive(self) -> Iterator[msgspec.Struct]:
@@ -51,6 +53,7 @@ class MemorySockets:
             return
         for number, tokens in body.rows():
             self.tokens.setdefault(number, []).extend(tokens)
+        self.transfers |= {outcome.request_id: outcome for outcome in body.transfers}
         for row in body.finished:
             self.finished.setdefault(row.request_id, []).append(row)
 

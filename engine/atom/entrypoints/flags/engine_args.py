@@ -21,8 +21,10 @@ from atom.entrypoints.flags.upstream_switches import is_switched_on, warn_of_swi
 from atom.eplb_config import EPLBConfig, eplb_config
 from atom.errors import ConfigError
 from atom.kv_events_config import kv_events_config
+from atom.kv_transfer_config.document import kv_transfer_config
+from atom.kv_transfer_config.values import KVTransferConfig
 from atom.lora_config import LoraConfig, lora_config
-from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.cache import CacheOptions, KVTransferFlags
 from atom.sizing.options.drafting import SpeculationFlags
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
 from atom.sizing.options.kv_tiers import KVTierOptions
@@ -118,6 +120,7 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         health=_part(HealthOptions, args),
         tier=kv_tier_options(_part(KVTierOptions, args), args.kv_transfer_config),
         kv_events=kv_events_config(args.kv_events_config),
+        kv_transfer=_transfer(args),
         lora=_lora(args),
         balance=_balance(args),
         speculative=_speculation(args),
@@ -138,6 +141,15 @@ def _value(option: Option, args: argparse.Namespace) -> Any:
 def _lora(args: argparse.Namespace) -> LoraConfig | None:
     names = args.served_model_name or (args.model.rstrip("/"),)
     return lora_config(_part(LoraFlags, args), names)
+
+
+def _transfer(args: argparse.Namespace) -> KVTransferConfig | None:
+    given = _part(KVTransferFlags, args)
+    return kv_transfer_config(
+        given.kv_transfer_config,
+        timeout_seconds=given.kv_transfer_timeout,
+        max_held_fraction=given.kv_transfer_max_held_fraction,
+    )
 
 
 def _balance(args: argparse.Namespace) -> EPLBConfig | None:

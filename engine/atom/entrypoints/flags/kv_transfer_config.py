@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from atom.errors import ConfigError
+from atom.kv_transfer_config.document import TIER_CONNECTORS
 from atom.sizing.host_tier import GIB
 from atom.sizing.options.kv_tiers import KVTierOptions, TierPolicy
 
-_OFFLOADING = ("OffloadingConnector", "SimpleCPUOffloadConnector")
 _FLAG = "--kv-transfer-config"
 _POLICIES: dict[str, TierPolicy] = {"lru": "lru", "arc": "protected"}
 
@@ -41,8 +41,8 @@ def kv_tier_options(given: KVTierOptions, text: str | None) -> KVTierOptions:
         return given
     try:
         said = msgspec.json.decode(text, type=_Document)
-        if said.kv_connector not in _OFFLOADING:
-            raise ConfigError(_refusal(said.kv_connector))
+        if said.kv_connector not in TIER_CONNECTORS:
+            return given
         extra = msgspec.json.decode(said.kv_connector_extra_config, type=_Extra)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{_FLAG}: {error}; give a JSON object with kv_connector") from None
@@ -75,13 +75,3 @@ def _with_extra(given: KVTierOptions, extra: _Extra) -> KVTierOptions:
         raise ConfigError(f"{_FLAG}: give cpu_bytes_to_use, or --kv-offloading-size GIB")
     policy = given.policy if extra.eviction_policy == "lru" else _POLICIES[extra.eviction_policy]
     return replace(given, offloading_size=size, policy=policy)
-
-
-def _refusal(connector: str | None) -> str:
-    tiers = f"{' and '.join(_OFFLOADING)} are the tier of --kv-offloading-size GIB"
-    if connector is None:
-        return f"{_FLAG}: give kv_connector; {tiers}"
-    return (
-        f"{_FLAG}: kv_connector {connector!r} is not here, since prompts and answers run in one "
-        f"engine; {tiers}"
-    )

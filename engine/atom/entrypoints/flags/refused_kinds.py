@@ -57,7 +57,11 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
         "--use-replayssm",
     ),
     refused(
-        "prompts and answers run in one engine here",
+        "--kv-transfer-config with kv_role kv_producer or kv_consumer is the role of an engine",
+        "--disaggregation-mode --disaggregation-transfer-backend",
+    ),
+    refused(
+        "--kv-transfer-config divides prompts and answers over engines, with all of its options",
         "--decoupled-spec-bind-endpoint --decoupled-spec-connect-endpoints --decoupled-spec-rank "
         "--decoupled-spec-role --disagg-constrained --disagg-prefill-max-num-seqs "
         "--disaggregation-bootstrap-port --disaggregation-decode-allocation-policy "
@@ -65,7 +69,7 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
         "--disaggregation-decode-enable-radix-cache --disaggregation-decode-extra-slots "
         "--disaggregation-decode-host-receive-threshold --disaggregation-decode-polling-interval "
         "--disaggregation-decode-retraction-backup --disaggregation-enable-kv-checksum "
-        "--disaggregation-ib-device --disaggregation-mode --disaggregation-transfer-backend "
+        "--disaggregation-ib-device "
         "--ec-manager-config --ec-transfer-config --enable-pd-role-switch --enable-pdmux "
         "--enable-rapidserve --enable-scale-out --engine-info-bootstrap-port "
         "--mooncake-ib-device --num-reserved-decode-tokens --pdmux-config-path --tokens-only",

@@ -35,6 +35,7 @@ OPEN_PATHS = frozenset(
     {
         "/health", "/ready", "/ping", "/startup", "/live", "/load", "/metrics", "/version",
         "/server_info",
+        "/kv_transfer_info",
     }
 )  # fmt: skip
 # The pages and their files: the same for everybody.

@@ -1,5 +1,6 @@
-"""Headers of every answer: X-Request-Id, X-Ignored-Fields if fields of the request are unknown, and
-Connection: close once the server is ending.
+"""Headers of every answer: X-Request-Id, X-Ignored-Fields if fields of the request are unknown,
+X-Atom-Kv-Transfer if another engine computed its prompt, and Connection: close once the server is
+ending.
 
 The id is the caller's name of the request, or a new one if it gave none; an id that does not fit a
 header or a log line is replaced, not refused. A client that keeps its connection would continue to
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ID_HEADER = "x-request-id"
 IGNORED_HEADER = "x-ignored-fields"
+TRANSFER_HEADER = "x-atom-kv-transfer"
 _ID_NAME = ID_HEADER.encode()
 _UNSAFE = re.compile(r"[^A-Za-z0-9._\[\]-]")
 _LONGEST_NAME = 64
@@ -46,6 +48,8 @@ class ResponseHeaders:
                 headers = [*message.get("headers", ()), (_ID_NAME, request_id.encode())]
                 if (ignored := state.get("ignored_fields")) is not None:
                     headers.append((IGNORED_HEADER.encode(), ignored))
+                if (transfer := state.get("kv_transfer")) is not None:
+                    headers.append((TRANSFER_HEADER.encode(), transfer))
                 if self._is_ending():
                     headers = [each for each in headers if each[0] != b"connection"]
                     headers.append((b"connection", b"close"))
@@ -61,6 +65,11 @@ def tell_ignored(scope: Scope, paths: Sequence[str]) -> None:
     state = scope.setdefault("state", {})
     before = [state["ignored_fields"]] if "ignored_fields" in state else []
     state["ignored_fields"] = b", ".join([*before, ", ".join(names).encode()])
+
+
+def tell_transfer(scope: Scope, text: str) -> None:
+    """Report in the answer's header where the prompt of a decode leg came from."""
+    scope.setdefault("state", {})["kv_transfer"] = text.encode()
 
 
 def body_sender(scope: Scope, send: Send) -> Send:

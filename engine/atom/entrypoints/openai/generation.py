@@ -19,7 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from atom.entrypoints.http.body_budget import BodyShare
+from atom.entrypoints.http.response_headers import tell_transfer
 from atom.entrypoints.http.sse import EventStream, until_disconnect
+from atom.entrypoints.kv_transfer.answer import header_of_outcome
+from atom.entrypoints.kv_transfer.leg_plan import Asked, LegPlan, plan_leg
 from atom.entrypoints.openai.body import read_body, timeout_of
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames, EventShape
@@ -33,7 +36,9 @@ from atom.entrypoints.openai.serving_completion import (
     start_completion,
 )
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.request_fields.generation_fields import TransferFields
 from atom.entrypoints.request_fields.request_body import RequestBody
+from atom.model_engine.transfer_legs import TransferOutcome
 
 CLIENT_LEFT = Response(status_code=499)  # for the access log; no client reads it
 
@@ -79,14 +84,17 @@ DIALECTS: tuple[Dialect[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Hold queued answers, and their request's delivery options."""
+    """Hold queued answers, and their request's delivery options. plan: of its legs."""
 
     answers: Answers
     head: AnswerHead
     streams: bool
     with_usage: bool
     may_be_refused: bool
+    plan: LegPlan
 
+
+_WHOLE = LegPlan()
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -127,12 +135,16 @@ async def _begin(
     name = engine.answering(request.model)
     number = request.own_id or token_hex(16)
     head = AnswerHead(f"{dialect.id_prefix}{number}", int(time.time()), name)
+    plan = _WHOLE
+    if isinstance(request, TransferFields):
+        plan = plan_leg(Asked.of(request), engine.config.cache.kv_transfer)
     answers = await dialect.start(
         engine,
         request,
         head.id,
         timeout_seconds=timeout_of(http, request),
         client_id=client_id,
+        **({} if plan.leg is None else {"leg": plan.leg}),
     )
     return _Begun(
         answers,
@@ -140,11 +152,14 @@ async def _begin(
         streams=bool(request.stream),
         with_usage=request.wants_usage_chunk,
         may_be_refused=request.compiles_grammar or state.refuses_late,
+        plan=plan,
     )
 
 
 async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Response:
     answers, head = begun.answers, begun.head
+    if begun.plan.is_decode and not await _tell_transfer(http, begun):
+        return CLIENT_LEFT
     if begun.streams:
         if begun.may_be_refused and not await accepted(http, answers):
             return CLIENT_LEFT
@@ -156,6 +171,31 @@ async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Respon
     finally:
         answers.close()
     return CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+
+
+async def _tell_transfer(http: Request, begun: _Begun) -> bool:
+    """Report in a header where the prompt of a decode leg came from, once its pages are here; False
+    when the client left meanwhile. Raises `RequestError` if they did not come and have to."""
+    answers, header = begun.answers, begun.plan.header
+    told = False
+    try:
+        if header is None:
+
+            async def wait() -> tuple[TransferOutcome | None]:
+                return (await answers.group.wait_transferred(),)
+
+            waited = await until_disconnect(http.receive, wait)
+            if waited is None:
+                return False
+            (outcome,) = waited
+            header = None if outcome is None else header_of_outcome(outcome)
+        if header is not None:
+            tell_transfer(http.scope, header)
+        told = True
+    finally:
+        if not told:
+            answers.close()
+    return True
 
 
 async def accepted(http: Request, answers: Answers) -> bool:

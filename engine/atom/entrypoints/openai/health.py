@@ -18,9 +18,12 @@ from starlette.responses import Response
 import atom
 from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS
 from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.kv_transfer.info import KVTransferInfo, transfer_facts, transfer_info
 from atom.entrypoints.openai.openapi import answers_of
 from atom.entrypoints.openai.responses import Health, Load, Version
 from atom.entrypoints.openai.state import ServerState
+from atom.errors import RequestError
+from atom.kv_transfer_config.values import FLAG
 from atom.model_engine.front.engine_lifecycle import EngineState
 
 
@@ -116,6 +119,7 @@ def health_routes(state: ServerState) -> APIRouter:
         facts["served_model_name"] = engine.config.model.served_name
         facts["vocab_size"] = engine.config.model.vocab_size
         facts["kv_tokens"] = report.kv_tokens
+        facts |= transfer_facts(engine.config)
         facts.update(state.timeline.measured())
         if state.followed_loras is not None:
             facts["adapters"] = state.followed_loras.told()
@@ -125,9 +129,24 @@ def health_routes(state: ServerState) -> APIRouter:
         }
         return _json(facts)
 
+    @router.get(
+        "/kv_transfer_info",
+        summary="Role and side channel of a server that exchanges KV pages",
+        description="404 without --kv-transfer-config.",
+        responses=answers_of(KVTransferInfo, example=_TRANSFER_EXAMPLE),
+    )
+    async def kv_transfer_info() -> Response:
+        info = transfer_info(state.started_engine().config)
+        if info is None:
+            raise RequestError(
+                f"this server exchanges no KV pages; start it with {FLAG}", status=404
+            )
+        return Response(to_json(info), media_type="application/json")
+
     return router
 
 
+_TRANSFER_EXAMPLE = msgspec.to_builtins(KVTransferInfo(1, 1, "kv_producer", 5600))
 _SERVES = "For readiness probes and load balancers; while it starts, with how far it is."
 _FACTS: dict[int | str, dict[str, Any]] = {
     200: {

@@ -24,6 +24,7 @@ from starlette.responses import Response
 
 import atom
 from atom.client_figures import ClientCounts
+from atom.entrypoints.kv_transfer.metrics import transfer_metrics
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import HANDED_OVER, LOST, Histogram, RequestMetrics
@@ -93,6 +94,8 @@ class EngineCollector(Collector):
             told = [each.stats for each in self._numbers.stats_by_rank.values()]
             if engine.config.lora is not None and told:
                 yield _lora_requests(engine, add_stats(told))
+            if engine.config.cache.kv_transfer is not None and told:
+                yield from transfer_metrics(add_stats(told), self._numbers.requests, name)
 
 
 def wake_metrics(models: Mapping[str, tuple[int, int]]) -> Iterator[Metric]:

@@ -19,6 +19,7 @@ from atom.entrypoints.request_fields.generation_fields import (
     SamplingFields,
     StreamFields,
     TokenFields,
+    TransferFields,
 )
 from atom.entrypoints.request_fields.request_body import (
     ID_PATTERN,
@@ -39,7 +40,13 @@ DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
 
 class GenerationRequest(
-    StructuredFields, StreamFields, TokenFields, AnswerFields, SamplingFields, ServedBody
+    StructuredFields,
+    StreamFields,
+    TokenFields,
+    AnswerFields,
+    SamplingFields,
+    TransferFields,
+    ServedBody,
 ):
     """Fields of both endpoints."""
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from atom.entrypoints.kv_transfer.answer import ShownParams
 from atom.entrypoints.openai.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from atom.model_engine.request import RequestOutput
 
@@ -132,6 +133,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: Fingerprint = UNSET
     prompt_logprobs: AskedPromptLogprobs = UNSET
     prompt_token_ids: PromptTokenIds = UNSET
+    kv_transfer_params: ShownParams = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -219,6 +221,7 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: Annotated[list[TextChoice], Meta(description="The answers, n to each prompt.")]
     system_fingerprint: Fingerprint = UNSET
     usage: Annotated[Usage | UnsetType | None, Meta(description="What the request cost.")] = UNSET
+    kv_transfer_params: ShownParams = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,8 @@ from msgspec import UNSET, UnsetType
 from atom.answer_parsing import AnswerParser, AnswerParsing, CallArguments, CallStart, Event
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import DONE, frame
+from atom.entrypoints.kv_transfer.answer import params_of
+from atom.entrypoints.kv_transfer.leg_plan import params_of_leg
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
@@ -47,6 +49,7 @@ from atom.entrypoints.openai.thinking import thinking_budget
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
+from atom.model_engine.transfer_legs import Leg
 from atom.sampling_params import SamplingParams
 
 
@@ -95,10 +98,12 @@ async def start_chat(
     *,
     timeout_seconds: float | None = None,
     client_id: str = "",
+    leg: Leg | None = None,
 ) -> Answers:
-    """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
+    """Queue the conversation. leg: of a request that another engine shares. Raises `RequestError`
+    for whatever is wrong with it."""
     plan = await chat_work(engine, client_id, request, partial(plan_chat, engine, request))
-    params, parsing = plan.params, plan.parsing
+    params, parsing = params_of_leg(plan.params, leg), plan.parsing
     try:
         group = await engine.add_requests(
             [plan.prompt],
@@ -111,6 +116,7 @@ async def start_chat(
             cache_salt=request.cache_salt or "",
             client_id=client_id,
             model=request.model,
+            leg=leg,
         )
     except RequestError as error:
         if error.param == "prompt":  # the rendered conversation
@@ -156,6 +162,7 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
                 system_fingerprint=answers.group.fingerprint,
                 prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
                 prompt_token_ids=_prompt_ids(answers),
+                kv_transfer_params=params_of(answers.lasts[0].ticket, head.id),
             )
         )
 

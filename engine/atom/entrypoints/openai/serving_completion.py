@@ -12,6 +12,8 @@ from msgspec import UNSET, UnsetType
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import DONE, frame
+from atom.entrypoints.kv_transfer.answer import params_of
+from atom.entrypoints.kv_transfer.leg_plan import params_of_leg
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.frames import StreamEvents
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
@@ -26,6 +28,7 @@ from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import FinishReason
+from atom.model_engine.transfer_legs import Leg
 
 
 async def start_completion(
@@ -35,8 +38,10 @@ async def start_completion(
     *,
     timeout_seconds: float | None = None,
     client_id: str = "",
+    leg: Leg | None = None,
 ) -> Answers:
-    """Queue every prompt, or none: raises `RequestError` for the first that is wrong."""
+    """Queue every prompt, or none: raises `RequestError` for the first that is wrong. leg: of a
+    request that another engine shares."""
     prompts = prompts_of(request)
     max_tokens = request.most_tokens(DEFAULT_COMPLETION_TOKENS)
     prompt_only = bool(request.echo) and max_tokens == 0
@@ -49,6 +54,7 @@ async def start_completion(
         logprobs=request.logprobs,
         prompt_logprobs=max((count for count in asked if count is not None), default=None),
     )
+    params = params_of_leg(params, leg)
     if len(prompts) * params.n > MAX_ANSWERS:
         raise RequestError(
             f"{len(prompts)} prompts with n {params.n} are {len(prompts) * params.n} answers; at "
@@ -66,6 +72,7 @@ async def start_completion(
         add_special_tokens=request.add_special_tokens is not False,
         client_id=client_id,
         model=request.model,
+        leg=leg,
     )
     shown = Shown(
         n=params.n,
@@ -111,6 +118,7 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
                 usage=answers.usage(),
                 system_fingerprint=answers.group.fingerprint,
+                kv_transfer_params=params_of(answers.lasts[0].ticket, head.id),
             )
         )
 

@@ -29,7 +29,7 @@ _EMBEDDINGS = (Endpoint.EMBEDDINGS,)
 _TEXT_ONLY = "this server takes text only; send text"
 _AS_TRAINED = "vectors and scores are as the model was trained"
 _NO_LORA = "name an adapter by model; GET /v1/models lists them"
-_ONE_CORE = "prompts and answers run in one engine here"
+_ONE_CORE = "encoders and prompts run in one engine here"
 _NO_TAPS = "only tokens, texts and log-probabilities are told"
 _OWN_CODE = "code of a request is never run"
 _SAMPLERS = "the samplers are temperature, top_k, top_p, min_p and the penalties"
@@ -101,7 +101,7 @@ _REFUSED: tuple[FieldRow, ...] = (
     *refused(GENERATION, "use_audio_in_video return_mm_kwargs", _TEXT_ONLY, False),
     *refused(_TOKENIZE, "media_io_kwargs mm_processor_kwargs", _TEXT_ONLY, {}),
     *refused(GENERATION, "lora lora_path", _NO_LORA, []),
-    *refused(GENERATION, "kv_transfer_params ec_transfer_params", _ONE_CORE, {}),
+    *refused(GENERATION, "ec_transfer_params", _ONE_CORE, {}),
     *refused(
         GENERATION,
         "bootstrap_host bootstrap_port bootstrap_room disagg_prefill_dp_rank routed_dp_rank "
@@ -188,7 +188,6 @@ _HARMLESS: tuple[FieldRow, ...] = (
     *harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
     *harmless((Endpoint.GENERATE,), "text", "the prompt is its token_ids"),
     *refused((Endpoint.GENERATE,), "features", _TEXT_ONLY),
-    *refused((Endpoint.GENERATE,), "kv_transfer_params", _ONE_CORE, {}),
     *harmless(POOLING, "user", "names a person; nobody here asks"),
     *harmless(GENERATION, "store service_tier", _FOR_OPENAI),
     *harmless(_CHAT, "prediction", "makes OpenAI's answers sooner, and changes none"),

@@ -115,6 +115,14 @@ class TokenFields(StrictModel):
         return self.skip_special_tokens is not False
 
 
+class TransferFields(StrictModel):
+    """Fields of a request whose prompt and answer are computed by different engines."""
+
+    kv_transfer_params: dict[str, Any] | None = None
+    """Of routers that divide requests, with vLLM's names: do_remote_decode marks a prefill leg, and
+    the object in its answer comes with the decode leg. Needs --kv-transfer-config."""
+
+
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
     """End the stream with an event that counts the tokens."""

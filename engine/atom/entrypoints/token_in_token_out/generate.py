@@ -6,6 +6,7 @@ from msgspec import UNSET
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import DONE, frame
+from atom.entrypoints.kv_transfer.answer import params_of
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, render
 from atom.entrypoints.openai.frames import StreamEvents
 from atom.entrypoints.openai.generation import Dialect
@@ -17,6 +18,7 @@ from atom.entrypoints.token_in_token_out.protocol import (
     GenerateRequest,
 )
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.transfer_legs import Leg
 
 
 async def start_generate(
@@ -26,14 +28,16 @@ async def start_generate(
     *,
     timeout_seconds: float | None = None,
     client_id: str = "",
+    leg: Leg | None = None,
 ) -> Answers:
-    """Queue the prompt. Raises `RequestError`."""
+    """Queue the prompt. leg: of a request that another engine shares. Raises `RequestError`."""
     return await start_completion(
         engine,
         request.completion(),
         request_id,
         timeout_seconds=timeout_seconds,
         client_id=client_id,
+        leg=leg,
     )
 
 
@@ -43,7 +47,11 @@ async def complete_tokens(answers: Answers, head: AnswerHead) -> bytes:
 
     def body() -> bytes:
         whole = [_whole(answers, index, choice) for index, choice in enumerate(choices)]
-        return to_json(Generated(request_id=head.id, choices=whole, usage=answers.usage()))
+        params = params_of(answers.lasts[0].ticket, head.id)
+        usage = answers.usage()
+        return to_json(
+            Generated(request_id=head.id, choices=whole, usage=usage, kv_transfer_params=params)
+        )
 
     return await render(choices, body)
 

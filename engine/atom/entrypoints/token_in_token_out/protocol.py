@@ -8,12 +8,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from pydantic import Field
 
+from atom.entrypoints.kv_transfer.answer import ShownParams
 from atom.entrypoints.openai.body import parse_body
 from atom.entrypoints.openai.logprobs import TextLogprobs
 from atom.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
 from atom.entrypoints.openai.responses import Usage
 from atom.entrypoints.request_fields.field_row import Endpoint
-from atom.entrypoints.request_fields.generation_fields import StreamFields
+from atom.entrypoints.request_fields.generation_fields import StreamFields, TransferFields
 from atom.entrypoints.request_fields.request_body import ServedBody
 
 MAX_PARAMS = 64
@@ -21,12 +22,12 @@ MAX_PARAMS = 64
 _TOLD = {
     "model", "stream", "stream_options", "request_id", "rid", "priority", "cache_salt", "timeout",
     "timeout_seconds", "return_token_ids", "return_tokens_as_token_ids", "add_special_tokens",
-    "truncate_prompt_tokens", "truncation_side", "logprobs", "top_logprobs",
+    "truncate_prompt_tokens", "truncation_side", "logprobs", "top_logprobs", "kv_transfer_params",
 }  # fmt: skip
 PARAMS = frozenset(GenerationRequest.model_fields) - _TOLD
 
 
-class GenerateRequest(StreamFields, ServedBody):
+class GenerateRequest(StreamFields, TransferFields, ServedBody):
     """A body of POST /inference/v1/generate."""
 
     endpoint: ClassVar = Endpoint.GENERATE
@@ -76,6 +77,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     usage: Annotated[
         Usage | UnsetType | None, Meta(description="Counted tokens; of a stream if asked for.")
     ] = UNSET
+    kv_transfer_params: ShownParams = UNSET
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):

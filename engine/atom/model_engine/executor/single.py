@@ -16,6 +16,7 @@ from atom.model_engine.control import RankControl
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.executor.moved_pages import MovedPages
 from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.page_access import PageAccess
 from atom.model_engine.page_moves import PageMover
 from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.runner.submitted_step import SubmittedStep
@@ -65,6 +66,9 @@ class SingleDeviceExecutor(OneScheduler):
 
     def control(self, call: RankControl[Any], prepared: Any = None) -> None:
         call.on_rank(self.runner, prepared)
+
+    def transferred_pages(self) -> PageAccess:
+        return self.runner.transferred_pages()
 
     def close(self) -> None:
         pass

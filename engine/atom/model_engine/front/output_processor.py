@@ -27,6 +27,7 @@ from atom.model_engine.front.open_request import (
 from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.front.stop_strings import SpokenStops, StopMatcher
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
+from atom.model_engine.transfer_legs import TransferOutcome, TransferResult
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.logprob_rows import LogprobsBody, PromptEntries
 from atom.sampling_params import SamplingParams
@@ -108,6 +109,11 @@ class OutputProcessor:
         """Turn one step into the outputs of `requests`, which are by number; `now` in the clock of
         their arrive_time. Tokens of other requests are dropped."""
         step = StepOutputs([], [])
+        for outcome in body.transfers:
+            request = requests.get(outcome.request_id)
+            if request is not None:
+                self._record_transfer(outcome)
+                request.reader.group.note_transfer(outcome)
         if body.prompt_logprobs is not None:
             _keep_prompt_logprobs(body.prompt_logprobs, requests)
         logprobs = _by_request(body.logprobs)
@@ -139,6 +145,14 @@ class OutputProcessor:
         times.record()
         return step
 
+    def _record_transfer(self, outcome: TransferOutcome) -> None:
+        waited = (outcome.seconds, outcome.handshake_seconds, outcome.copy_seconds)
+        self.metrics.record_transfer(
+            (outcome.result.value, outcome.reason),
+            outcome.tokens,
+            waited if outcome.result is TransferResult.TRANSFERRED else (),
+        )
+
     def _finish(
         self, request: OpenRequest, output: RequestOutput, row: FinishedRow, now: float
     ) -> RequestOutput:
@@ -161,6 +175,7 @@ class OutputProcessor:
             stop_reason=stop_reason,
             num_cached_tokens=row.num_cached_tokens,
             error_param=row.param if reason is FinishReason.ERROR else None,
+            ticket=row.ticket,
         )
 
 

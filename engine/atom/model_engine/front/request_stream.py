@@ -17,6 +17,7 @@ import msgspec
 
 from atom.model_engine.request import Request, RequestOutput
 from atom.model_engine.request_trace import RequestTrace
+from atom.model_engine.transfer_legs import TransferOutcome
 
 MOST_UNREAD_TOKENS = 16_384
 CONTENDED_SECONDS = 5.0
@@ -64,6 +65,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         ]
         self.trace: RequestTrace | None = None
         self.fingerprint = ""
+        self.transfer: TransferOutcome | None = None  # of a decode leg
         self._leave = leave
         self._limits = limits
         self._unread: list[tuple[int, RequestOutput]] = []
@@ -100,6 +102,11 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
             self._unread_tokens >= limits.tokens * len(self.numbers)
             or now - self._unread_since > seconds
         )
+
+    def note_transfer(self, outcome: TransferOutcome) -> None:
+        """Note that a decode leg waits no longer for pages."""
+        self.transfer = outcome
+        self.notify()
 
     def fail(self, error: Exception) -> None:
         """Record the error that one of the requests ended with."""
@@ -160,6 +167,14 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
             refusal = output.refusal()
             if refusal is not None:
                 raise refusal
+
+    async def wait_transferred(self) -> TransferOutcome | None:
+        """Wait until a decode leg waits no longer for pages, without taking anything; None if it
+        ended before."""
+        while not (self.transfer or self._unread or self._error or self.drained):
+            self._something.clear()
+            await self._something.wait()
+        return self.transfer
 
     def close(self) -> None:
         """Abort the running requests, since the reader is gone. May be called again."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.request import FinishReason
 from atom.model_engine.sequence import Sequence
+from atom.model_engine.transfer_legs import TicketNote
 from atom.model_engine.wire.engine_protocol import (
     FinishedRow,
     RankStats,
@@ -71,8 +72,10 @@ class StepResult:
         )
 
 
-def finished_row(sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
-    """Report the end of a sequence. detail: which condition ended it."""
+def finished_row(
+    sequence: Sequence, reason: FinishReason, detail: str, ticket: TicketNote | None = None
+) -> FinishedRow:
+    """Report the end of a sequence. detail: which condition ended it; ticket: of its pages."""
     scheduled = sequence.scheduled_time
     return FinishedRow(
         request_id=sequence.id,
@@ -80,4 +83,5 @@ def finished_row(sequence: Sequence, reason: FinishReason, detail: str) -> Finis
         detail=detail,
         num_cached_tokens=sequence.num_cached_tokens,
         queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
+        ticket=ticket,
     )

@@ -9,6 +9,7 @@ cores of other nodes both listen on ports as well (node_ports.py).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -133,9 +134,10 @@ class CoreSockets:
         """Let `wait` return as well when this file descriptor can be read."""
         self._poller.register(fd, zmq.POLLIN)
 
-    def wait(self) -> None:
-        """Sleep until a message is there, or one of the descriptors of `wake_on` is readable."""
-        self._poller.poll()
+    def wait(self, seconds: float | None = None) -> None:
+        """Sleep until a message is there, or one of the descriptors of `wake_on` is readable; no
+        longer than `seconds`, if they are given."""
+        self._poller.poll(None if seconds is None else math.ceil(seconds * 1000))
 
     def receive(self) -> Iterator[msgspec.Struct]:
         """Receive every message that is there now; malformed ones are logged and left out. Raises

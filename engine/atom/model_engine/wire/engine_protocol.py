@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from atom.errors import RequestError
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.transfer_legs import TicketNote, TransferOutcome
 from atom.model_engine.wire.logprob_rows import LogprobsBody
 from atom.model_engine.wire.pooled_rows import PooledBody
 from atom.sizing.mask_rule import CAUSAL, MaskRule
@@ -223,7 +224,7 @@ class EngineReport(MemoryReport, frozen=True):
 class FinishedRow(msgspec.Struct, frozen=True):
     """A request that ended in this step. reason is a FinishReason's value. queue_seconds: from its
     arrival until it was first scheduled; None if it never was. param: the field of the request that
-    is at fault when it is an error, None when the request is not."""
+    is at fault when it is an error, None when the request is not. ticket: of a prefill leg."""
 
     request_id: int
     reason: str
@@ -231,6 +232,7 @@ class FinishedRow(msgspec.Struct, frozen=True):
     num_cached_tokens: int
     queue_seconds: float | None = None
     param: str | None = None
+    ticket: TicketNote | None = None
 
 
 def aborted_row(request_id: int) -> FinishedRow:
@@ -281,7 +283,19 @@ class TierTotals(TokenTotals, frozen=True):
     offload_store_seconds_total: float = 0.0
 
 
-class StatsBody(TierTotals, frozen=True):
+class TransferTotals(TierTotals, frozen=True):
+    """Add the exchange of KV pages with other engines. kv_transfer_tickets: prompts whose pages are
+    kept now; expired: of which no consumer was heard in time; checksum_errors: pages that arrived
+    damaged; bytes: of pages."""
+
+    kv_transfer_tickets: int = 0
+    kv_transfer_expired_total: int = 0
+    kv_transfer_checksum_errors_total: int = 0
+    kv_transfer_sent_bytes_total: int = 0
+    kv_transfer_received_bytes_total: int = 0
+
+
+class StatsBody(TransferTotals, frozen=True):
     """Gauges and running totals of one core."""
 
     drafts_total: int = 0  # times that a row carried drafts in a step
@@ -319,7 +333,8 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
     aborted). logprobs: of these tokens; prompt_logprobs: of prompt tokens, in order; both only for
     requests that asked, and perhaps for some that have ended. pooled: vectors of requests in
     `finished`, which have no tokens then. rank_stats: of the core after this step, so that its
-    totals are never behind the clients' own counts; a core always sends them.
+    totals are never behind the clients' own counts; a core always sends them. transfers: of
+    decode legs that wait for pages no longer, before their first tokens.
     """
 
     request_ids: bytes
@@ -330,6 +345,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
     rank_stats: RankStats | None = None
     counts: bytes = b""
     pooled: PooledBody | None = None
+    transfers: list[TransferOutcome] = []
 
     def __post_init__(self) -> None:
         rows, rest = divmod(len(self.request_ids), 8)

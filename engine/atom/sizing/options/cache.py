@@ -69,6 +69,36 @@ class CacheOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransferFlags:
+    """The flags of `KVTransferConfig`. kv_transfer_config: a JSON document."""
+
+    kv_transfer_config: str | None = option(
+        None,
+        "exchange KV pages with other engines, so that one computes prompts and another answers: "
+        '{"kv_role": "kv_producer"}, "kv_consumer" or "kv_both"; also kv_connector, engine_id, '
+        "kv_load_failure_policy (recompute or fail) and kv_connector_extra_config with "
+        "side_channel_host, side_channel_port, kv_lease_duration, kv_recompute_threshold and "
+        "allowed_networks; or, with OffloadingConnector or SimpleCPUOffloadConnector, a tier in "
+        "the host's memory: cpu_bytes_to_use and eviction_policy set --kv-offloading-size and "
+        "--kv-offload-policy",
+        flag=Flag(metavar="JSON"),
+    )
+    kv_transfer_timeout: float = option(
+        20.0,
+        "seconds that a request waits for KV pages of another engine before its prompt is computed "
+        "here",
+        flag=Flag(metavar="SECONDS"),
+        within=Range(0, above=True),
+    )
+    kv_transfer_max_held_fraction: float = option(
+        0.5,
+        "share of the KV cache that pages kept for other engines, or awaited from them, may take",
+        flag=Flag(metavar="NUMBER"),
+        within=Range(0, 1, above=True),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KVEventsFlags:
     """The flag of `KVEventsConfig`. kv_events_config: a JSON document."""
 

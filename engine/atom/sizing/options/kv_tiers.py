@@ -49,15 +49,3 @@ class KVTierOptions:
         "(through)",
         keyword="kv_offload_write",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KVTransferFlags:
-    """The flag of vLLM's document. kv_transfer_config: a JSON document."""
-
-    kv_transfer_config: str | None = option(
-        None,
-        "vLLM's document of a connector: OffloadingConnector and SimpleCPUOffloadConnector, with "
-        "cpu_bytes_to_use and eviction_policy, set --kv-offloading-size and --kv-offload-policy",
-        flag=Flag(metavar="JSON"),
-    )

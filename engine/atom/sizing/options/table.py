@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom.sizing.options.cache import CacheOptions, KVEventsFlags
+from atom.sizing.options.cache import CacheOptions, KVEventsFlags, KVTransferFlags
 from atom.sizing.options.drafting import SpeculationFlags
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
-from atom.sizing.options.kv_tiers import KVTierOptions, KVTransferFlags
+from atom.sizing.options.kv_tiers import KVTierOptions
 from atom.sizing.options.lora import LoraFlags
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
 from atom.sizing.options.option import Option, options_of

@@ -73,6 +73,7 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--enable-lora", "--enable-sleep-mode", "--sleep-queue", "--sleep-idle-seconds", "60",
         "--reproducible", "--kv-offloading-size", "2", "--kv-offload-min-tokens", "7",
         "--kv-offload-policy", "protected", "--kv-offload-write", "through",
+        "--kv-transfer-config", '{"kv_role": "kv_producer"}',
     )  # fmt: skip
     unchanged = [
         name
@@ -162,7 +163,7 @@ REFUSED = [
     "--moe-backend=mega",
     "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
     "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
-    "--no-enable_chunked_prefill",
+    "--no-enable_chunked_prefill", "--disaggregation-mode=prefill",
     "--mark-trace", "--enable-rapidserve", "--disagg-prefill-max-num-seqs=1",
     "--disagg-constrained", "--hf-overrides={}", "--dspark-config={}",
     "--dcp-config={}", "--request-log=l",

@@ -31,6 +31,7 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_sample,
 )
 from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.page_access import PageAccess
 from atom.model_engine.page_moves import PageMover
 from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.runner.rank_device import rank_device
@@ -113,6 +114,9 @@ class TensorParallelExecutor(OneScheduler):
         with _together(self._ranks.loss):
             self._send(encode_control(call))
             self._own.control(call, prepared)
+
+    def transferred_pages(self) -> PageAccess:
+        raise AssertionError("several ranks exchange no pages: the configuration is refused")
 
     def close(self) -> None:
         self._ranks.loss.let_end()

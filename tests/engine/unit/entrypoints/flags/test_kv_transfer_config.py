@@ -1,4 +1,5 @@
-"""vLLM's document of a connector sets the host's tier, or is refused by name with a remedy."""
+"""vLLM's document of a connector sets the host's tier, or is refused by name with a remedy. Other
+connectors are the exchange of pages between engines, and no tier."""
 
 from __future__ import annotations
 
@@ -35,6 +36,12 @@ def test_connectors_of_the_hosts_memory_are_the_tier(connector: str) -> None:
     assert beside.offloading_size == 3
 
 
+def test_connectors_between_engines_are_no_tier() -> None:
+    for connector in ("NixlConnector", None):
+        assert tier_of(*document(connector)) == tier_of()
+        assert tier_of(*document(connector), "--kv-offloading-size", "2").offloading_size == 2
+
+
 def test_names_of_other_servers() -> None:
     assert tier_of("--hicache-size", "30", "--enable-hierarchical-cache").offloading_size == 30
     assert tier_of("--kv-offloading-backend", "native").offloading_size is None
@@ -43,9 +50,7 @@ def test_names_of_other_servers() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (document("LMCacheConnectorV1"), "'LMCacheConnectorV1' is not here.*--kv-offloading-size"),
-        (document("NixlConnector"), "prompts and answers run in one engine"),
-        (document(None), "give kv_connector"),
+        (document("LMCacheConnectorV1"), "'LMCacheConnectorV1'.*not served.*--kv-offloading-size"),
         (document(), "give cpu_bytes_to_use, or --kv-offloading-size"),
         (document(**extra(), kv_role="kv_producer"), "kv_role 'kv_producer'"),
         (document(**extra(secondary_tiers=[{"type": "fs"}])), "no tier below the host's memory"),

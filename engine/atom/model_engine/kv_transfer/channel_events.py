@@ -1,0 +1,93 @@
+"""Events of the side channel, from its thread to the engine core's.
+
+`link` names a consumer's connection to this producer; `place` a producer that this consumer reads
+from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from atom.model_engine.kv_transfer.frames import Refused, Want
+
+
+class Place(NamedTuple):
+    """Locate the side channel of a producer."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    link: int
+    want: Want
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    link: int
+    tickets: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DoneWith:
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """A consumer is gone; it can read none of its tickets again."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PageCame:
+    """A page of a ticket arrived; `whole` if its checksum agrees."""
+
+    place: Place
+    ticket: str
+    number: int
+    payload: bytearray
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PagesEnded:
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class TicketGone:
+    ticket: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLost:
+    """A producer cannot be read from. refused: its layout differs; welcomed: it was reached."""
+
+    place: Place
+    why: str
+    welcomed: bool
+    refused: Refused | None = None
+
+
+ChannelEvent = (
+    Wanted
+    | Renewed
+    | DoneWith
+    | LinkLost
+    | Welcomed
+    | PageCame
+    | PagesEnded
+    | TicketGone
+    | PlaceLost
+)

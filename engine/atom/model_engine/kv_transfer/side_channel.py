@@ -1,0 +1,264 @@
+"""SideChannel: the connections of one engine to the engines that it exchanges KV pages with.
+
+A thread with its own event loop: it frames, verifies checksums and bounds what waits, and knows
+neither blocks nor requests. The engine core's thread posts calls and takes events; neither waits
+for the other. One connection per pair of engine processes, opened by the consumer; a silent or
+malformed peer loses its connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from atom.model_engine.kv_transfer.channel_events import (
+    ChannelEvent,
+    DoneWith,
+    LinkLost,
+    Place,
+    Renewed,
+    Wanted,
+)
+from atom.model_engine.kv_transfer.framed_stream import HANDSHAKE_SECONDS, FramedStream
+from atom.model_engine.kv_transfer.frames import (
+    Done,
+    Frame,
+    FrameError,
+    Hello,
+    Refused,
+    Renew,
+    Run,
+    Want,
+)
+from atom.model_engine.kv_transfer.greeting import Greeting
+from atom.model_engine.kv_transfer.producer_peer import PeerLimits, ProducerPeer
+
+logger = logging.getLogger(__name__)
+
+MOST_LINKS = 256
+MOST_PEERS = 256
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPlace:
+    """Locate the listener of this engine, and the networks of the producers that it may read from,
+    in CIDR notation. port 0: any free one. most_page_bytes: of one page."""
+
+    host: str
+    port: int
+    allowed_networks: tuple[str, ...]
+    most_page_bytes: int
+
+
+class Inbox:
+    """Events for the engine core's thread. fd: readable while there is one."""
+
+    def __init__(self) -> None:
+        self.fd, self._wake = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._wake, False)
+        self._events: deque[ChannelEvent] = deque()
+
+    def put(self, event: ChannelEvent) -> None:
+        """Add an event, from the channel's thread."""
+        self._events.append(event)
+        with contextlib.suppress(BlockingIOError):  # a full pipe is readable anyway
+            os.write(self._wake, b"!")
+
+    def take(self) -> list[ChannelEvent]:
+        """Return all events so far."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 65_536)
+        taken = []
+        while self._events:
+            taken.append(self._events.popleft())
+        return taken
+
+    def close(self) -> None:
+        os.close(self._wake)
+        os.close(self.fd)
+
+
+class SideChannel:
+    """Serve consumers and read from producers, each over one connection."""
+
+    def __init__(
+        self, place: ChannelPlace, greeting: Greeting, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._place = place
+        networks = [ip_network(each) for each in place.allowed_networks]
+        self._limits = PeerLimits(networks, place.most_page_bytes)
+        self._greeting = greeting
+        self._clock = clock
+        self._inbox = Inbox()
+        self._loop = asyncio.new_event_loop()
+        self._numbers = itertools.count(1)
+        self._links: dict[int, FramedStream] = {}
+        self._peers: dict[Place, ProducerPeer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._thread = threading.Thread(target=self._run, name="kv-side-channel", daemon=True)
+
+    # ---- the engine core's side ---------------------------------------------------------------
+
+    @property
+    def wake_fd(self) -> int:
+        return self._inbox.fd
+
+    def start(self) -> int:
+        """Begin to listen; returns the port. Raises `OSError` if the place is taken."""
+        self._server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, self._place.host, self._place.port)
+        )
+        port: int = self._server.sockets[0].getsockname()[1]
+        self._thread.start()
+        return port
+
+    def take_events(self) -> list[ChannelEvent]:
+        return self._inbox.take()
+
+    def want(self, place: Place, ticket: str, runs: Sequence[Run], first_token: int) -> None:
+        """Ask a producer for pages; `PlaceLost` follows if it cannot be reached."""
+        self._post(lambda: self._peer(place).want(ticket, list(runs), first_token))
+
+    def renew(self, place: Place, tickets: Sequence[str]) -> None:
+        self._post(lambda: self._peer(place).send(Renew(list(tickets))))
+
+    def done(self, place: Place, ticket: str) -> None:
+        """Give a ticket back, whether its pages were read or not."""
+        self._post(lambda: self._peer(place).done(ticket))
+
+    def consumed(self, place: Place, num_bytes: int) -> None:
+        """Note that the bytes of pages from this producer have been used or dropped."""
+        self._post(lambda: self._consumed(place, num_bytes))
+
+    def answer(self, link: int, frame: Frame, payload: bytes | memoryview = b"") -> None:
+        """Send a frame, and perhaps a page behind it, to a consumer; nothing if it is gone."""
+        stream = self._links.get(link)
+        if stream is not None:
+            stream.count_unsent(len(payload))
+            self._post(lambda: stream.send(frame, payload))
+
+    def unsent_bytes(self, link: int) -> int:
+        """Return the bytes of pages that wait for a consumer to read."""
+        stream = self._links.get(link)
+        return 0 if stream is None else stream.unsent_bytes
+
+    def close(self) -> None:
+        """End the thread and all connections."""
+        if self._thread.is_alive():
+            self._post(self._loop.stop)
+            self._thread.join(_CLOSE_SECONDS)
+        self._inbox.close()
+
+    def _post(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
+
+    # ---- the channel's thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            if self._server is not None:
+                self._server.close()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def _peer(self, place: Place) -> ProducerPeer:
+        peer = self._peers.get(place)
+        if peer is None or peer.ended:
+            if len(self._peers) >= MOST_PEERS:
+                self._close_idle_peer()
+            hello = self._greeting.hello(self._clock())
+            peer = ProducerPeer(place, hello, self._limits, self._inbox.put)
+            self._peers[place] = peer
+            self._keep(self._loop.create_task(self._follow(peer)))
+        return peer
+
+    async def _follow(self, peer: ProducerPeer) -> None:
+        lost = await peer.run()
+        if self._peers.get(peer.place) is peer:
+            del self._peers[peer.place]
+        if lost is not None:
+            self._inbox.put(lost)
+
+    def _close_idle_peer(self) -> None:
+        for peer in self._peers.values():
+            if peer.is_idle:
+                peer.close()
+                return
+
+    def _consumed(self, place: Place, num_bytes: int) -> None:
+        peer = self._peers.get(place)
+        if peer is not None:
+            peer.consumed(num_bytes)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one consumer until it leaves."""
+        stream = FramedStream(reader, writer)
+        number = next(self._numbers)
+        try:
+            if len(self._links) < MOST_LINKS and await self._greet(stream):
+                self._links[number] = stream
+                await self._read_link(number, stream)
+        except FrameError as error:
+            logger.warning("kv transfer: the consumer %s sent %s", stream.peer_name, error)
+        except asyncio.CancelledError:
+            return  # the channel closes; asyncio's streams would log the cancelled task
+        except (OSError, EOFError, TimeoutError) as error:
+            logger.info("kv transfer: the consumer %s is gone: %r", stream.peer_name, error)
+        finally:
+            if self._links.pop(number, None) is not None:
+                self._inbox.put(LinkLost(number))
+            stream.close()
+
+    async def _greet(self, stream: FramedStream) -> bool:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            hello = await stream.read()
+        if not isinstance(hello, Hello):
+            raise FrameError(f"a {type(hello).__name__} before its hello")
+        answer = self._greeting.answer(hello, self._clock())
+        stream.send(answer)
+        if isinstance(answer, Refused):
+            logger.warning(
+                "kv transfer: refused the consumer %s (%s): its %s is %r and ours %r; both engines "
+                "need the same model, dtypes and block size",
+                *(hello.engine_id, stream.peer_name, answer.field, answer.theirs, answer.mine),
+            )
+            await stream.drain()
+            return False
+        return True
+
+    async def _read_link(self, number: int, stream: FramedStream) -> None:
+        while True:
+            frame = await stream.read()
+            if isinstance(frame, Want):
+                if frame.boot_id != self._greeting.boot_id:
+                    raise FrameError("a want for an earlier process of this engine")
+                self._inbox.put(Wanted(number, frame))
+            elif isinstance(frame, Renew):
+                self._inbox.put(Renewed(number, frame.tickets))
+            elif isinstance(frame, Done):
+                self._inbox.put(DoneWith(frame.ticket))
+            else:
+                raise FrameError(f"a {type(frame).__name__}, which is for a consumer")
