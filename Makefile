@@ -78,7 +78,7 @@ FILES :=
 check: $(STAMP) ## Format, lint and the nearest tests of what changed against main, or of FILES="…"; a minute
 	@$(PY) -m tools.check $(FILES)
 
-# Parts of a suite run side by side: checks, integration, engine, kernels, operator, cluster.
+# Parts of a suite run side by side: checks, integration, engine, units, kernels, operator, cluster.
 SUITE = @$(PY) -m tools.suite $(1) --seed $(SEED) $(if $(DEBTS),--refuse-debts)
 PARTS = $(addprefix --part ,$(1))
 # Set by CI: a skip that neither has an owner nor is accepted fails the run.
@@ -94,13 +94,13 @@ test-all: $(STAMP) ## The tests that make test leaves out: whole matrices, other
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Those tests of make test that need no cluster
-	$(call SUITE,test $(call PARTS,integration engine kernels operator))
+	$(call SUITE,test $(call PARTS,integration engine units kernels operator))
 
 .PHONY: test-integration test-engine test-operator test-interpreted
 test-integration: $(STAMP) ## Engines and servers as a whole, in their processes
 	$(call SUITE,test $(call PARTS,integration))
 test-engine: $(STAMP) ## The engine's parts, with the kernels compiled for every card
-	$(call SUITE,test $(call PARTS,engine))
+	$(call SUITE,test $(call PARTS,engine units))
 test-operator: $(STAMP) ## The operator, and all that is no engine: tools, documents, pages
 	$(call SUITE,test $(call PARTS,operator))
 test-interpreted: $(STAMP) ## The kernels in Triton's interpreter, which is one process for minutes

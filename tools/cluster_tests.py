@@ -20,7 +20,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 
 from devcluster import target
 from devcluster.errors import DevclusterError
-from tests.support.suite_record import RECORD_VARIABLE, RunRecord
+from tests.support.suite_record import RECORD_VARIABLE, RunRecord, read_seconds
 from tools.kube import Kube, KubeError, wait_until
 from tools.on_cluster import ROOT, prepare_cluster
 from tools.suite.parts import Suite
@@ -66,7 +66,8 @@ def main() -> int:
     code = _run(kube, marks, alone)
     with _sleeping_operators(kube) if lanes else nullcontext():
         with ThreadPoolExecutor(_LANES) as pool:
-            ends = list(pool.map(lambda file: _run_lane(kube, marks, file), lanes))
+            ordered = longest_first(lanes, read_seconds())
+            ends = list(pool.map(lambda file: _run_lane(kube, marks, file), ordered))
     return max([code, *ends])
 
 
@@ -82,6 +83,14 @@ def split(files: Sequence[str], *, has_lanes: bool) -> tuple[list[str], list[str
         if has_lanes and _SIDE_BY_SIDE.search(Path(file).read_text(encoding="utf-8"))
     ]
     return [file for file in files if file not in beside], beside
+
+
+def longest_first(files: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
+    """Sort files by the seconds that they last took here, so that no long one begins last.
+
+    seconds: of files as seen from the root; files that never ran follow in their order.
+    """
+    return sorted(files, key=lambda file: -seconds.get(str(Path(file).relative_to(ROOT)), 0.0))
 
 
 def _run(kube: Kube, marks: str, files: Sequence[str]) -> int:

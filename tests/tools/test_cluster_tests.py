@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.cluster_tests import files_with_cluster_tests, split
+from tools.cluster_tests import ROOT, files_with_cluster_tests, longest_first, split
 
-_, BESIDE = split(files_with_cluster_tests(), has_lanes=True)
+ALONE, BESIDE = split(files_with_cluster_tests(), has_lanes=True)
 # Ways to change what all tests of a cluster share: kinds without a namespace, and a chart.
 _SHARED = re.compile(
-    r"upstream_crds|simulated_nodes|helm|WebhookConfiguration|ClusterRole|PriorityClass"
+    r"simulated_nodes|helm|WebhookConfiguration|ClusterRole|PriorityClass"
     r"|\"crd\"|DeviceClass|kubectl\(\s*\"(label|taint|cordon|drain)\""
 )
 _GIVES_GPUS = "test_gpu_rollout.py"  # of one node, and no other file beside it asks for any
@@ -37,3 +37,21 @@ def test_one_file_beside_others_has_accelerators() -> None:
     """They are of one node, and would be one file's surplus and another's want."""
     texts = {Path(file).name: Path(file).read_text(encoding="utf-8") for file in BESIDE}
     assert [name for name, text in texts.items() if "give_gpus" in text] == [_GIVES_GPUS]
+
+
+def test_crds_of_other_projects_are_there_before_files_run_side_by_side() -> None:
+    """They stay once they are installed, so a file beside others may ask for them again."""
+    asking = [file for file in BESIDE if "upstream_crds.install" in _text(file)]
+    daily = [file for file in ALONE if "upstream_crds.install" in _text(file)]
+    assert asking
+    assert [file for file in daily if Path(file).parent.name == "e2e"]
+
+
+def test_the_file_that_took_longest_begins_first() -> None:
+    files = [str(ROOT / name) for name in ("tests/a.py", "tests/new.py", "tests/b.py")]
+    seconds = {"tests/a.py": 3.0, "tests/b.py": 30.0}
+    assert longest_first(files, seconds) == [files[2], files[0], files[1]]
+
+
+def _text(file: str) -> str:
+    return Path(file).read_text(encoding="utf-8")

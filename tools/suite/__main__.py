@@ -15,7 +15,7 @@ from devcluster import target
 from tests.support.suite_record import RECORD_VARIABLE, RunRecord
 from tools.suite.parts import Part, Suite, parts_of
 from tools.suite.skips import read_accepted
-from tools.suite.summary import PartResult, Summary, sum_up
+from tools.suite.summary import PartResult, PartTimes, Summary, sum_up
 from tools.suite.times import write_times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,14 +73,19 @@ def _run(part: Part, records: Path) -> PartResult:
     file = records / f"{part.name}.json"
     environment = os.environ | {RECORD_VARIABLE: str(file)}
     began = time.monotonic()
-    done = subprocess.run(
+    with subprocess.Popen(
         part.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        output = process.stdout.read() if process.stdout else b""
+        # In place of Popen's own wait, which does not say how much processor time was used.
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     wall = time.monotonic() - began
-    sys.stdout.buffer.write(b"\n== %s\n%s" % (part.name.encode(), done.stdout))
+    sys.stdout.buffer.write(b"\n== %s\n%s" % (part.name.encode(), output))
     sys.stdout.flush()
-    return PartResult(part.name, done.returncode, wall, _read_records(file))
+    times = PartTimes(wall, used.ru_utime + used.ru_stime)
+    return PartResult(part.name, process.returncode, times, _read_records(file))
 
 
 def _read_records(file: Path) -> RunRecord | None:

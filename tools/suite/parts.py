@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 INTEGRATION = "tests/engine/integration"
+UNITS = "tests/engine/unit"
 KERNELS = "tests/engine/ops/test_interpreted.py"
 _NO_MACHINE = "not cluster and not gpu and not aiter and not slow"
 # Marks of tests that `make test` leaves out, the last three for a part of their cases.
@@ -47,8 +48,12 @@ def parts_of(suite: Suite, seed: int, texts: Mapping[str, str]) -> list[Part]:
     if suite is Suite.TEST:
         files = {
             "integration": [INTEGRATION],
-            "engine": ["tests/engine", f"--ignore={INTEGRATION}", f"--ignore={KERNELS}"],
+            "engine": [
+                "tests/engine",
+                *(f"--ignore={each}" for each in (INTEGRATION, KERNELS, UNITS)),
+            ],
             "operator": ["--ignore=tests/engine"],
+            "units": [UNITS],
             "kernels": [KERNELS],
         }
     else:

@@ -13,12 +13,21 @@ DEAREST = 10
 
 
 @dataclass(frozen=True, slots=True)
+class PartTimes:
+    """The seconds of a part: by the clock, and of processor time with the processes that ended in
+    it. Other work on the machine lengthens the first, and the second little."""
+
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
 class PartResult:
-    """The end of a part: its exit code, its wall time, and its record if it ran tests."""
+    """The end of a part: its exit code, its times, and its record if it ran tests."""
 
     name: str
     code: int
-    wall_seconds: float
+    seconds: PartTimes
     record: RunRecord | None
 
 
@@ -49,13 +58,15 @@ def sum_up(
 
 
 def _table(results: Sequence[PartResult]) -> Iterator[str]:
-    yield f"{'part':12} {'ended':8} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}"
+    head = f"{'part':12} {'ended':8} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}"
+    yield f"{head} {'processor':>10}"
     for each in results:
         record = each.record or RunRecord()
         failed, ran = len(record.failed), sum(record.ran.values())
         counts = f"{max(ran - failed, 0):7} {failed:7} {len(record.skipped):8}"
         ended = "well" if each.code == 0 else f"with {each.code}"
-        yield f"{each.name:12} {ended:8} {counts} {each.wall_seconds:8.0f}"
+        times = f"{each.seconds.wall:8.0f} {each.seconds.processor:10.0f}"
+        yield f"{each.name:12} {ended:8} {counts} {times}"
 
 
 def _failures(results: Sequence[PartResult]) -> Iterator[str]:

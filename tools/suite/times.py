@@ -13,8 +13,8 @@ from tools.suite.summary import PartResult
 _HEAD = """# Times of the tests
 
 Seconds of each part of `make test` and `make test-all`, which run side by side: the wall time of
-the part, and its dearest file. `python -m tools.suite test --write-times PAGE` writes the section
-of its suite after the run.
+the part, its processor time, and its dearest file. `python -m tools.suite test --write-times PAGE`
+writes the section of its suite after the run.
 """
 
 
@@ -32,13 +32,14 @@ def write_times(page: Path, suite: Suite, results: Sequence[PartResult]) -> None
 def _section(name: str, results: Sequence[PartResult]) -> list[str]:
     lines = [
         f"## {name} ({os.cpu_count()} cores)",
-        "| part | tests | seconds | dearest file | its seconds |",
-        "|---|---|---|---|---|",
+        "| part | tests | seconds | of processor | dearest file | its seconds |",
+        "|---|---|---|---|---|---|",
     ]
     for each in results:
         seconds = each.record.seconds if each.record else {}
         dearest = max(seconds, key=lambda file: seconds[file], default="")
         tests = sum(each.record.ran.values()) if each.record else 0
         took = f"{seconds[dearest]:.0f}" if dearest else ""
-        lines.append(f"| {each.name} | {tests} | {each.wall_seconds:.0f} | {dearest} | {took} |")
+        times = f"{each.seconds.wall:.0f} | {each.seconds.processor:.0f}"
+        lines.append(f"| {each.name} | {tests} | {times} | {dearest} | {took} |")
     return lines

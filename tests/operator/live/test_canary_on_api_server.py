@@ -14,7 +14,11 @@ from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import condition, engine_image, quick_container, status
 from tests.support.operator.builders_operator import atom_deployment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.side_by_side,
+    pytest.mark.usefixtures("only_operator"),
+]
 
 
 def shares(cluster: LiveCluster) -> dict[str, int | None]:

@@ -38,9 +38,10 @@ def test_every_test_is_in_one_suite_unless_it_needs_a_card_or_is_slow(marks: set
 
 def test_the_parts_of_test_have_every_folder_once() -> None:
     commands = {part.name: part.command for part in parts_of(Suite.TEST, 1, TEXTS)}
-    assert set(commands) == {"cluster", "integration", "engine", "kernels", "operator", "checks"}
+    tests = {"integration", "engine", "units", "kernels", "operator"}
+    assert set(commands) == {"cluster", *tests, "checks"}
     ignored = {path.removeprefix("--ignore=") for path in commands["engine"] if "ignore" in path}
-    assert ignored == {commands["integration"][-1], commands["kernels"][-1]}
+    assert ignored == {commands[name][-1] for name in ("integration", "kernels", "units")}
     assert commands["operator"][-1] == "--ignore=tests/engine"
 
 

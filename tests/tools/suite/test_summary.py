@@ -9,21 +9,22 @@ import pytest
 from tests.support.suite_record import RunRecord
 from tools.suite.parts import Suite
 from tools.suite.skips import AcceptedDebt, Owner, owner_of, read_accepted
-from tools.suite.summary import PartResult, sum_up
+from tools.suite.summary import PartResult, PartTimes, sum_up
 from tools.suite.times import write_times
 
 ROOT = Path(__file__).parents[3]
+TIMES = PartTimes(wall=12.4, processor=7.3)
 FISH = AcceptedDebt("^fish is not on", "Bash shows it.")
 
 
 def part(name: str = "engine", code: int = 0, **record: object) -> PartResult:
-    return PartResult(name, code, 12.4, RunRecord(**record))  # type: ignore[arg-type]
+    return PartResult(name, code, TIMES, RunRecord(**record))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5])
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_suite_fails_if_a_part_fails(code: int, refuses: bool) -> None:
-    results = [part("engine"), part("operator", code), PartResult("checks", 0, 1.0, None)]
+    results = [part("engine"), part("operator", code), PartResult("checks", 0, TIMES, None)]
     assert sum_up(results, [], refuses_debts=refuses).code == int(code != 0)
 
 
@@ -40,7 +41,7 @@ def test_failures_are_named_and_the_dearest_files_come_first() -> None:
     order = [line.split()[-1] for line in found if " s  tests" in line]
     assert order == ["tests/b.py", "tests/a.py"]
     assert [line.split() for line in found if line.startswith("operator")] == [
-        ["operator", "with", "1", "1", "1", "0", "12"]
+        ["operator", "with", "1", "1", "1", "0", "12", "7"]
     ]
 
 
@@ -112,8 +113,8 @@ def test_the_page_of_times_keeps_the_other_suites_section(tmp_path: Path) -> Non
     write_times(page, Suite.ALL, [part("kernels", ran={"b": 3}, seconds={"b": 2.0})])
     write_times(page, Suite.TEST, [part("operator", ran={"c": 4}, seconds={"c": 9.0})])
     text = page.read_text()
-    assert "| operator | 4 | 12 | c | 9 |" in text
-    assert "| kernels | 3 | 12 | b | 2 |" in text
+    assert "| operator | 4 | 12 | 7 | c | 9 |" in text
+    assert "| kernels | 3 | 12 | 7 | b | 2 |" in text
     assert "engine" not in text
     assert text.count("## make test ") == text.count("## make test-all ") == 1
 
@@ -123,5 +124,5 @@ def test_the_projects_page_of_times_takes_a_section(tmp_path: Path) -> None:
     page.write_text((ROOT / "docs" / "results" / "test-times.md").read_text())
     for _ in range(2):
         write_times(page, Suite.TEST, [part("engine", ran={"a": 2}, seconds={"a": 1.0})])
-    assert page.read_text().count("| engine | 2 | 12 | a | 1 |") == 1
+    assert page.read_text().count("| engine | 2 | 12 | 7 | a | 1 |") == 1
     assert "Before the split" in page.read_text()
