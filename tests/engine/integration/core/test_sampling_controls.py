@@ -14,11 +14,10 @@ import transformers
 
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.sampling_requests import mixed_requests
+from tests.support.models.greedy_oracle import Change, greedy, token_by_token
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 24
-# Changes a row of logits [V], given the prompt's and the answer's tokens.
-Change = Callable[[torch.Tensor, list[int], list[int]], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +33,6 @@ def model(checkpoint: Path) -> transformers.PreTrainedModel:
 def prompts(vocab_size: int) -> list[list[int]]:
     draw = np.random.default_rng(7)
     return [draw.integers(3, vocab_size, size=n).tolist() for n in (1, 5, 17, 40, 100)]
-
-
-def oracle(model: transformers.PreTrainedModel, prompt: list[int], *changes: Change) -> list[int]:
-    """transformers' greedy continuation of changed logits; no token ends it."""
-    answer: list[int] = []
-    for _ in range(NEW_TOKENS):
-        with torch.inference_mode():
-            logits = model(torch.tensor([prompt + answer])).logits[0, -1]
-        for change in changes:
-            logits = change(logits, prompt, answer)
-        answer.append(int(logits.argmax()))
-    return answer
 
 
 def processor(instance: Any) -> Change:
@@ -69,7 +56,7 @@ def greedy_bad_words(model: transformers.PreTrainedModel) -> tuple[tuple[int, ..
     across the border of the prompt."""
     words: list[tuple[int, ...]] = []
     for prompt in prompts(model.config.vocab_size):
-        said = oracle(model, prompt)
+        said = token_by_token(model, prompt, NEW_TOKENS)
         words += [(said[0],), (prompt[-1], said[0]), tuple(said[1:3]), tuple(said[4:7])]
     return tuple(dict.fromkeys(words))
 
@@ -157,11 +144,12 @@ def driver_of(checkpoint: Path, **options: Any) -> CoreDriver:
 def test_greedy_answers_under_a_control_equal_transformers(checkpoint, model, case) -> None:
     params, changes = cases(model)[case]
     asked = prompts(model.config.vocab_size)
-    expected = [oracle(model, prompt, *changes) for prompt in asked]
-    assert expected != [oracle(model, prompt) for prompt in asked], "the control changes nothing"
     driver = driver_of(checkpoint, depth=1)
     got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True, **params)
-    assert got == expected
+    pairs = list(zip(asked, got, strict=True))
+    assert got == [greedy(model, prompt, told, *changes) for prompt, told in pairs]
+    assert {len(told) for told in got} == {NEW_TOKENS}
+    assert got != [greedy(model, prompt, told) for prompt, told in pairs], "it changes nothing"
 
 
 def answers(checkpoint: Path, *, backwards: bool = False, **options: Any) -> list[list[int]]:

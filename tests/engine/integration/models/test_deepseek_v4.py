@@ -18,9 +18,10 @@ from atom.errors import AtomError, ModelError
 from atom.models.decoder.causal_lm import held_bytes
 from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
 from atom.speculative_config import SpeculativeConfig
-from tests.engine.integration.models.test_model_parity import CHECKPOINTS, NEW_TOKENS, oracle
+from tests.engine.integration.models.test_model_parity import CHECKPOINTS, NEW_TOKENS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.held_cache import counted_cache
+from tests.support.models.greedy_oracle import GreedyAnswers
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 WEIGHTS = "model.safetensors"
@@ -44,9 +45,10 @@ def tokens_of(folder: Path, **options: Any) -> list[list[int]]:
     return driver.generate(PROMPTS, max_tokens=NEW_TOKENS, ignore_eos=True)
 
 
-def transformers_tokens(folder: Path) -> list[list[int]]:
+def transformers_tokens(folder: Path, told: list[list[int]]) -> list[list[int]]:
+    """Return the answers to the prompts; `told`: the engine's."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return [oracle(model, prompt) for prompt in PROMPTS]
+    return GreedyAnswers(model, PROMPTS, NEW_TOKENS).answers(told)
 
 
 def changed_config(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -87,11 +89,11 @@ def publish(folder: Path) -> None:
 def test_names_and_fields_as_published_are_read(tmp_path: Path) -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
     folder = made(tmp_path, rope_scaling=yarn)
-    expected = transformers_tokens(folder)
-    assert tokens_of(folder) == expected
+    told = tokens_of(folder)
+    assert told == transformers_tokens(folder, told)
     publish(folder)
-    assert transformers_tokens(folder) == expected, "transformers reads them, too"
-    assert tokens_of(folder) == expected
+    assert transformers_tokens(folder, told) == told, "transformers reads them, too"
+    assert tokens_of(folder) == told
 
 
 def test_drafts_change_no_token(checkpoint: Path) -> None:
@@ -114,8 +116,8 @@ def test_groups_of_few_layers_each_give_transformers_tokens(tmp_path: Path) -> N
     )
     facts = ModelFacts.from_hf_config(json.loads((folder / "config.json").read_text()))
     assert len(kv_layout(facts, KvElement(4)).groups) > 8
-    expected = transformers_tokens(folder)
-    assert tokens_of(folder, max_model_len=256, num_kv_blocks=400) == expected
+    told = tokens_of(folder, max_model_len=256, num_kv_blocks=400)
+    assert told == transformers_tokens(folder, told)
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 48, 128])

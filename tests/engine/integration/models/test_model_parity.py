@@ -17,6 +17,7 @@ from atom.errors import ModelError
 from atom.sizing import KvElement, ModelFacts, kv_layout
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.gemma4_checkpoints import GEMMA4
+from tests.support.models.greedy_oracle import GreedyAnswers, token_by_token
 from tests.support.models.hybrid_checkpoints import HYBRID
 from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
@@ -28,16 +29,6 @@ PROMPT_LENGTHS = (1, 15, 14, 16, 30, 40, 46, 100, 150)
 def prompts(vocab_size: int) -> list[list[int]]:
     draw = np.random.default_rng(7)
     return [draw.integers(3, vocab_size, size=n).tolist() for n in PROMPT_LENGTHS]
-
-
-def oracle(model: transformers.PreTrainedModel, prompt: list[int]) -> list[int]:
-    """transformers' greedy continuation; end tokens are tokens like any other here."""
-    ids = torch.tensor([prompt])
-    for _ in range(NEW_TOKENS):
-        with torch.inference_mode():
-            logits = model(ids).logits[0, -1]
-        ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
-    return ids[0, len(prompt) :].tolist()
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
@@ -357,9 +348,9 @@ def checkpoint(checkpoint_name: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path) -> list[list[int]]:
+def expected(checkpoint: Path) -> GreedyAnswers:
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    return [oracle(model, prompt) for prompt in prompts(model.config.vocab_size)]
+    return GreedyAnswers(model, prompts(model.config.vocab_size), NEW_TOKENS)
 
 
 @pytest.mark.singles
@@ -378,7 +369,7 @@ def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy, 
         depth=depth,
     )  # fmt: skip
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
-    assert got == expected
+    assert got == expected.answers(got)
 
 
 @pytest.mark.rotated
@@ -387,15 +378,16 @@ def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expec
         str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, depth=1, samples_later=True
     )
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
-    assert got == expected
+    assert got == expected.answers(got)
 
 
 @pytest.mark.rotated
 def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
     """By two threads; whatever else is here is computed by one."""
     driver = CoreDriver(str(checkpoint), threads=2, max_num_batched_tokens=48, max_num_seqs=8)
-    for prompt, tokens in zip(prompts(driver.vocab_size), expected, strict=True):
-        assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [tokens]
+    for number, prompt in enumerate(prompts(driver.vocab_size)):
+        (got,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True)
+        assert got == expected.to(number, got)
 
 
 BLOCK_SIZES = (1, 32, 48, 256)
@@ -414,13 +406,14 @@ def test_every_block_size_gives_the_same_tokens(checkpoint, expected, block_size
     assert_tokens_of_blocks(checkpoint, expected, block_size)
 
 
-def assert_tokens_of_blocks(checkpoint: Path, expected: list[list[int]], block_size: int) -> None:
+def assert_tokens_of_blocks(checkpoint: Path, expected: GreedyAnswers, block_size: int) -> None:
     driver = CoreDriver(
         str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, block_size=block_size
     )
     asked = prompts(driver.vocab_size)
     for _ in range(2):  # the second time with what is cached
-        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+        got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+        assert got == expected.answers(got)
 
 
 def scarce_blocks(checkpoint: Path) -> int:
@@ -437,7 +430,7 @@ def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
         num_kv_blocks=scarce_blocks(checkpoint), enable_prefix_caching=False,
     )  # fmt: skip
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
-    assert got == expected
+    assert got == expected.answers(got)
     assert driver.scheduler.stats().preemptions_total > 0
 
 
@@ -447,7 +440,7 @@ def test_cached_prefix_gives_the_same_tokens(checkpoint, expected):
     asked = prompts(driver.vocab_size)
     driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
     again = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
-    assert again == expected
+    assert again == expected.answers(again)
     assert driver.scheduler.stats().cached_tokens_total > 0
 
 
@@ -462,7 +455,7 @@ def test_longrope_beyond_what_was_trained_gives_transformers_tokens(tmp_path: Pa
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     asked = [prompt for prompt in prompts(model.config.vocab_size) if len(prompt) > 64]
     driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=2)
-    expected = [oracle(model, prompt) for prompt in asked]
+    expected = [token_by_token(model, prompt, NEW_TOKENS) for prompt in asked]
     assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
 
 
@@ -493,5 +486,5 @@ def test_yarn_beyond_the_models_own_positions_gives_transformers_tokens(tmp_path
     prompt = np.random.default_rng(3).integers(0, model.config.vocab_size, 600).tolist()
     driver = CoreDriver(str(checkpoint), max_model_len=1024, max_num_seqs=2, num_kv_blocks=80)
     assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [
-        oracle(model, prompt)
+        token_by_token(model, prompt, NEW_TOKENS)
     ]

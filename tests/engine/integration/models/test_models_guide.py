@@ -14,8 +14,9 @@ import transformers
 
 from atom.sizing import architectures, config_fields, layers
 from atom.sizing.families import reading
-from tests.engine.integration.models.test_model_parity import NEW_TOKENS, oracle
+from tests.engine.integration.models.test_model_parity import NEW_TOKENS
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.greedy_oracle import greedy
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 GUIDE = Path(__file__).parents[4] / "docs/guides/adding-a-model.md"
@@ -47,4 +48,5 @@ def test_the_model_of_the_guide_runs(tmp_path: Path) -> None:
     config.write_text(json.dumps(content))
     driver = CoreDriver(str(folder))
     (tokens,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True)
-    assert tokens == oracle(model, prompt)
+    assert tokens == greedy(model, prompt, tokens)
+    assert len(tokens) == NEW_TOKENS

@@ -11,6 +11,7 @@ import transformers
 
 from atom.errors import ModelError
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.greedy_oracle import GreedyAnswers
 from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
@@ -30,23 +31,15 @@ def prompts(vocab_size: int) -> list[list[int]]:
     return [draw.integers(3, vocab_size, size=n).tolist() for n in PROMPT_LENGTHS]
 
 
-def oracle(plain: Path) -> list[list[int]]:
+def oracle(plain: Path, count: int = NEW_TOKENS) -> GreedyAnswers:
     model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
-    answers = []
-    for prompt in prompts(model.config.vocab_size):
-        ids = torch.tensor([prompt])
-        for _ in range(NEW_TOKENS):
-            with torch.inference_mode():
-                logits = model(ids).logits[0, -1]
-            ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
-        answers.append(ids[0, len(prompt) :].tolist())
-    return answers
+    return GreedyAnswers(model, prompts(model.config.vocab_size), count)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS, ids=str)
 def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[list[int]]]:
+) -> tuple[Path, GreedyAnswers]:
     name = request.param
     quantised, plain = make_quantised_checkpoint(
         tmp_path_factory.mktemp(name), LAYOUTS[name], _FAMILIES.get(name, "qwen3")
@@ -75,24 +68,26 @@ def test_fused_matrices_are_taken_apart(tmp_path: Path, layout: str, backend: st
     folder, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout], "phi3")
     driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
     asked = prompts(driver.vocab_size)
-    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
+    got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == oracle(plain).answers(got)
 
 
 @pytest.mark.singles
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
-    checkpoint: tuple[Path, list[list[int]]], backend: str
+    checkpoint: tuple[Path, GreedyAnswers], backend: str
 ) -> None:
     folder, expected = checkpoint
     driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
     asked = prompts(driver.vocab_size)
     for _ in range(2):  # the second time with what is cached
-        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+        got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+        assert got == expected.answers(got)
     assert driver.scheduler.stats().cached_tokens_total > 0
 
 
 def test_preempted_sequences_give_the_same_tokens(
-    checkpoint: tuple[Path, list[list[int]]],
+    checkpoint: tuple[Path, GreedyAnswers],
 ) -> None:
     folder, expected = checkpoint
     driver = CoreDriver(
@@ -104,7 +99,8 @@ def test_preempted_sequences_give_the_same_tokens(
         enable_prefix_caching=False,
     )
     some = prompts(driver.vocab_size)[:-1]  # whose blocks there are, but for their next ones
-    assert driver.generate(some, max_tokens=NEW_TOKENS, ignore_eos=True) == expected[:-1]
+    got = driver.generate(some, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == expected.answers(got)[:-1]
     assert driver.scheduler.stats().preemptions_total > 0
 
 
@@ -115,7 +111,8 @@ def test_what_is_not_to_be_converted_stays_plain(tmp_path: Path, leave: str) -> 
     )
     driver = CoreDriver(str(quantised), max_num_seqs=8)
     asked = prompts(driver.vocab_size)
-    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
+    got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == oracle(plain).answers(got)
 
 
 @pytest.mark.slow  # daily in the forms in which they are published
@@ -138,7 +135,8 @@ def test_states_of_matrices_in_a_format(tmp_path: Path, family: Architecture, la
             str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend
         )
         asked = prompts(driver.vocab_size)
-        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+        got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+        assert got == expected.answers(got)
 
 
 QWEN_EXPERTS = {
@@ -161,7 +159,8 @@ def test_experts_in_one_tensor(tmp_path: Path, backend: str) -> None:
     )
     driver = CoreDriver(str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
     asked = prompts(driver.vocab_size)
-    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
+    got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == oracle(plain).answers(got)
 
 
 @pytest.mark.parametrize(
@@ -187,4 +186,5 @@ def test_experts_and_latents_in_a_format(
             str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend
         )
         asked = prompts(driver.vocab_size)
-        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+        got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+        assert got == expected.answers(got)

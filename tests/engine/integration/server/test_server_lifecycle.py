@@ -86,7 +86,12 @@ def test_requests_that_do_not_finish_in_time_get_an_error_and_the_exit_is_0(
 
 
 @pytest.mark.parametrize(
-    "streams", ["<&- >&- 2>&-", ">&- 2>&-", "> >(:) 2>&1"], ids=["none", "only stdin", "no reader"]
+    "streams",
+    [
+        pytest.param("<&- >&- 2>&-", id="none"),
+        pytest.param(">&- 2>&-", id="only stdin", marks=pytest.mark.whole),
+        pytest.param("> >(:) 2>&1", id="no reader"),
+    ],
 )
 def test_without_standard_streams_a_server_drains_and_exits_0(
     checkpoint: Path, tmp_path: Path, streams: str
