@@ -76,12 +76,13 @@ def build_app(
     root_path: str = "",
     responses: ResponseStore | None = None,
     console: bool = True,
+    shows_tokenizer: bool = False,
     tracer: Tracer | None = None,
 ) -> ASGIApp:
     """Build the ASGI app with all routes. allowed_origins: of web pages that browsers let call this
     server; "*" for all. root_path: a prefix under which a proxy shows it. responses: their store.
-    console: whether there is a page for browsers at /. tracer: makes a span of each request that
-    generates."""
+    console: whether there is a page for browsers at /. shows_tokenizer: whether /tokenizer_info
+    answers. tracer: makes a span of each request that generates."""
     keys = AccessKeys() if keys is None else keys
     routes = build_routes(
         state,
@@ -90,6 +91,7 @@ def build_app(
         root_path=root_path,
         responses=responses,
         console=console,
+        shows_tokenizer=shows_tokenizer,
         tracer=tracer,
     )
     layers = Layers(keys, allowed_origins, root_path)
@@ -104,6 +106,7 @@ def build_routes(
     root_path: str = "",
     responses: ResponseStore | None = None,
     console: bool = True,
+    shows_tokenizer: bool = False,
     tracer: Tracer | None = None,
 ) -> ASGIApp:
     """Build the routes of a model's server, without the layers around them. needs_key: as its
@@ -128,7 +131,7 @@ def build_routes(
     app.include_router(responses_routes(state, stored))
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
-    app.include_router(token_routes(state))
+    app.include_router(token_routes(state, shows_tokenizer=shows_tokenizer))
     app.include_router(message_routes(state))
     app.include_router(control_routes(state))
     app.include_router(lora_routes(state))

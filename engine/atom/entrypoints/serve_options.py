@@ -152,6 +152,7 @@ def _listen_options(args: argparse.Namespace) -> ListenOptions:
         root_path=args.root_path,
         allowed_origins=tuple(each for given in args.allowed_origins for each in given),
         console=not args.disable_console,
+        shows_tokenizer=args.enable_tokenizer_info_endpoint,
     )
 
 

@@ -115,6 +115,14 @@ def add_access_flags(group: Any) -> None:
         help="omit the page at /, with a chat and the engine's figures (default: there is one)",
     )
 
+    add(
+        "--enable-tokenizer-info-endpoint",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="answer GET /tokenizer_info, with the chat template and the special tokens, for "
+        "clients that make prompts themselves, such as lm-eval",
+    )
+
 
 def add_tls_flags(group: Any) -> None:
     add = group.add_argument

@@ -21,7 +21,8 @@ class ListenOptions:
     """Configure the port. api_servers: HTTP processes on it. keep_alive_seconds: longer than
     clients keep an idle connection (5 to 60 s), which they would otherwise find closed at its next
     use. allowed_origins: of web pages whose requests browsers let through. root_path: prefix under
-    which a proxy shows it. console: a page for browsers at /."""
+    which a proxy shows it. console: a page for browsers at /. shows_tokenizer: /tokenizer_info
+    answers."""
 
     host: str = "0.0.0.0"
     port: int = 8000
@@ -32,6 +33,7 @@ class ListenOptions:
     root_path: str = ""
     allowed_origins: tuple[str, ...] = ()
     console: bool = True
+    shows_tokenizer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,6 +214,7 @@ async def serve_engine(
             keys=keys,
             allowed_origins=allowed_origins,
             console=console,
+            shows_tokenizer=True,
         ),
         log_config=None,
         access_log=False,

@@ -234,10 +234,6 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "--enable-ssl-refresh",
     ),
     refused(
-        "GET /v1/models and POST /tokenize tell what a client needs of the tokenizer",
-        "--enable-tokenizer-info-endpoint",
-    ),
-    refused(
         "--api-server-count starts more processes that tokenise and answer",
         "--tokenizer-worker-num --detokenizer-worker-num --renderer-num-workers "
         "--dynamic-batch-tokenizer-batch-size --dynamic-batch-tokenizer-batch-timeout "

@@ -275,6 +275,27 @@ class Text(msgspec.Struct, frozen=True):
     prompt: Annotated[str, Meta(description="The text of the tokens.")]
 
 
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of /tokenizer_info, in the words of a tokenizer_config.json."""
+
+    tokenizer_class: Annotated[
+        str | None, Meta(description="Its class in transformers, if the model's files name it.")
+    ] = None
+    chat_template: Annotated[
+        str | None, Meta(description="The Jinja text that makes a prompt of messages.")
+    ] = None
+    bos_token: Annotated[str | None, Meta(description="Text of the token at the beginning.")] = None
+    eos_token: Annotated[str | None, Meta(description="Text of the token at the end.")] = None
+    pad_token: Annotated[str | None, Meta(description="Text of the padding token.")] = None
+    unk_token: Annotated[str | None, Meta(description="Text of the unknown token.")] = None
+    sep_token: Annotated[str | None, Meta(description="Text of the separator.")] = None
+    cls_token: Annotated[str | None, Meta(description="Text of the class token.")] = None
+    vocab_size: Annotated[int, Meta(description="How many tokens there are, added ones too.")]
+    model_max_length: Annotated[
+        int, Meta(description="The most that a prompt and its answer may have together.")
+    ]
+
+
 class Traces(msgspec.Struct, frozen=True):
     """The answer of /stop_profile: where each rank's trace was written."""
 

@@ -21,13 +21,33 @@ from atom.entrypoints.openai.chat_prompt import rendered_chat
 from atom.entrypoints.openai.logprobs import TokenNames
 from atom.entrypoints.openai.openapi import answers_of, body_of
 from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
-from atom.entrypoints.openai.responses import Text, Tokens
+from atom.entrypoints.openai.responses import Text, TokenizerInfo, Tokens
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
 
 
-def token_routes(state: ServerState) -> APIRouter:
+def token_routes(state: ServerState, *, shows_tokenizer: bool = False) -> APIRouter:
+    """Build the routes. shows_tokenizer: whether clients may read the tokenizer's settings and the
+    chat template."""
     router = APIRouter(tags=["tokens"])
+
+    @router.get(
+        "/tokenizer_info",
+        summary="The tokenizer's settings and the chat template",
+        description="For clients that make prompts themselves, such as lm-eval with "
+        "`tokenizer_backend=remote`. Only if the server was started with "
+        "`--enable-tokenizer-info-endpoint`, since a template may be private.",
+        responses=answers_of(TokenizerInfo),
+    )
+    async def tokenizer_info() -> Response:
+        if not shows_tokenizer:
+            raise RequestError(
+                "/tokenizer_info is off, since it shows the chat template; start the server with "
+                "--enable-tokenizer-info-endpoint",
+                status=404,
+            )
+        return _json(_tokenizer_info(state.serving_engine(None)))
 
     @router.post(
         "/tokenize",
@@ -81,6 +101,25 @@ def token_routes(state: ServerState) -> APIRouter:
             return _json(Text(text))
 
     return router
+
+
+def _tokenizer_info(engine: AsyncLLMEngine) -> TokenizerInfo:
+    """Raises `RequestError` (400) if the model has no tokenizer."""
+    tokenizer, model = engine.processor.tokenizer, engine.config.model
+    if tokenizer is None:
+        raise RequestError("this model has no tokenizer; send prompts as token ids")
+    roles = tokenizer.special_tokens()
+    if "eos_token" not in roles and model.eos_token_ids:  # files that name ends by ids alone
+        ends = list(model.eos_token_ids[:1])
+        roles["eos_token"] = tokenizer.decode(ends, skip_special_tokens=False)
+    named = tokenizer.settings.get("tokenizer_class")
+    return TokenizerInfo(
+        tokenizer_class=named if isinstance(named, str) else None,
+        chat_template=engine.processor.template_source,
+        vocab_size=tokenizer.size,
+        model_max_length=model.max_model_len,
+        **roles,
+    )
 
 
 @contextlib.contextmanager

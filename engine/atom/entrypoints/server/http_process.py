@@ -152,6 +152,7 @@ class HttpProcess:
                     options.limits.responses_store_bytes, "" if alone else _NOT_SHARED
                 ),
                 console=options.listen.console,
+                shows_tokenizer=options.listen.shows_tokenizer,
                 tracer=None if self._spans is None else self._spans.tracer,
             ),
             options,

@@ -33,6 +33,7 @@ SERVERS_OWN = frozenset(
         "swap-drain-seconds",
         "lora-modules-file", "otlp-traces-endpoint", "fairness-header", "max-waiting-requests",
         "request-timeout-seconds", "startup-budget-seconds", "disable-console", "verbose",
+        "enable-tokenizer-info-endpoint",
         "timeout-keep-alive", "disable-access-log", "reader-timeout-seconds",
     }
 )  # fmt: skip

@@ -129,6 +129,7 @@ class ModelsProcess:
                     root_path=options.listen.root_path,
                     responses=stored,
                     console=options.listen.console,
+                    shows_tokenizer=options.listen.shows_tokenizer,
                     tracer=None if self._spans is None else self._spans.tracer,
                 ),
             )

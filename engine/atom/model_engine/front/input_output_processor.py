@@ -84,6 +84,11 @@ class InputOutputProcessor:
         """Return whether conversations can be rendered as prompts."""
         return self._chat_template is not None
 
+    @property
+    def template_source(self) -> str | None:
+        """Return the chat template's text; None if there is none."""
+        return None if self._chat_template is None else self._chat_template.source
+
     def template_names(self, variable: str) -> bool:
         """Return whether the chat template reads a variable of this name."""
         return self._chat_template is not None and variable in self._chat_template.variables

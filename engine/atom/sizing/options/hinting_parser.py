@@ -86,7 +86,9 @@ class HintingParser(argparse.ArgumentParser):
         flags = [*self._option_string_actions, *self.flags_beside()]
         if len(name) > 2:
             same = [each for each in flags if each.startswith("--") == name.startswith("--")]
-            return nearest(name, same) or nearest(f"--{name.lstrip('-')}", flags)
+            near = nearest(name, same) or nearest(f"--{name.lstrip('-')}", flags)
+            own = [each for each in near if each in self._option_string_actions]
+            return own or near
         begun = [each for each in self._option_string_actions if each.startswith(f"-{name}")]
         shortest = min(begun, key=len, default=None)
         return [] if shortest is None else [shortest]
