@@ -2,12 +2,15 @@
 
     python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|short|long|all
     python -m benchmarks.gpu --config some/config.json
+    python -m benchmarks.gpu --rates FILE
 
 Prints a table; the last line is one JSON object. Every figure is also given as a share of what one
 card allows (benchmarks.measures.limits), with `--tensor-parallel-size` too: beside it stand the
 bytes and the products of a step, its experts as they were counted. `all` is all but `short`, steps
 of prompts that are bound by the host, and `long`, prompts in chunks behind their own history.
 Offline: no server, no tokenizer, prefix cache off.
+
+`--rates` writes the table that `atom advise` reads (benchmarks.step_rates) instead.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from benchmarks.engines.offline_engine import OfflineEngine
 from benchmarks.measures.compiled_kernels import compiled_kernels
 from benchmarks.measures.limits import Ceilings, Work, ceilings, decode_work, prompt_work
 from benchmarks.measures.routed_experts import listening, touched
+from benchmarks.step_rates.measure import DEFAULT_SHAPES, measure_rates
 from benchmarks.workloads.nano_workload import nano_requests
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
@@ -315,6 +319,9 @@ def _work(row: dict[str, float]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(argv)
     try:
+        if args.rates is not None:
+            measure_rates(args.rates, DEFAULT_SHAPES, args.device)
+            return 0
         with tempfile.TemporaryDirectory() as folder:
             results = measure(args, Path(folder))
     except AtomError as error:
@@ -328,6 +335,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Offline throughput and latency on one GPU.")
     add_model_arguments(parser)
+    parser.add_argument(
+        "--rates", type=Path, help="write a table of rates for atom advise, of several shapes"
+    )
     parser.add_argument("--workload", choices=(*LONGEST, "all"), default="all")
     parser.add_argument("--rows", type=int, nargs="+", default=list(DECODE_ROWS))
     parser.add_argument("--temperature", type=float, default=0.6)

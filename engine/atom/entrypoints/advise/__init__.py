@@ -64,7 +64,7 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--rates",
         metavar="DIR",
-        help="folder of further tables of measured rates",
+        help="folder of further tables of rates (python -m benchmarks.gpu --rates FILE)",
     )
     add("-o", "--output", choices=OUTPUTS, default="table", help="default: table")
 

@@ -160,4 +160,4 @@ def test_a_damaged_table_is_named_with_its_field_and_a_remedy(
     message = str(raised.value)
     assert str(path) in message
     assert fault in message
-    assert "measure" in message or "docs/guides/advisor.md" in message
+    assert "measure" in message or "benchmarks.gpu --rates" in message

@@ -1,0 +1,154 @@
+"""Rates are found again from the steps that they made, and published figures give the shipped
+table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atom.advisor.operations import ModelWork, Operation, model_work
+from atom.advisor.rates import ASSUMED, Curve, Evidence, Rates, StepSeconds, Tables, read_table
+from atom.advisor.step_shape import StepShape
+from atom.advisor.step_time import StepTimer
+from atom.sizing import KV_ELEMENTS, ModelFacts, Sharding
+from atom.sizing.cards import CARDS
+from benchmarks.step_rates.figures import Figures
+from benchmarks.step_rates.fit import TimedStep, fit, relative_errors
+from benchmarks.step_rates.measure import Plan, timed_steps
+from benchmarks.step_rates.rates_table import TableSource, write_table
+from benchmarks.workloads.shapes import SHAPES
+
+CARD = CARDS["MI300X"]
+FIGURES = Path("benchmarks/step_rates/h200_figures.json")
+TRUE = Rates(
+    {
+        **ASSUMED.shares,
+        Operation.MATRICES: Curve(((1.0, 0.8), (64.0, 0.7), (4096.0, 0.5))),
+        Operation.DECODE_ATTENTION: Curve(((1.0, 0.3), (64.0, 0.7))),
+    },
+    StepSeconds(step=1e-4, layer=1e-5, row=1e-6, prompt=5e-5),
+    0.0,
+    Evidence.MEASURED,
+)
+
+
+def work(name: str) -> ModelWork:
+    facts = ModelFacts.from_hf_config(SHAPES[name])
+    return model_work(facts, KV_ELEMENTS["bf16"], Sharding(1))
+
+
+def made_steps(noise: float = 0.0) -> list[TimedStep]:
+    """Steps of four shapes that take as long as TRUE says, give or take the noise."""
+    draw, steps = np.random.default_rng(1), []
+    for name in ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b"):
+        model = work(name)
+        shapes = [
+            StepShape.decodes(rows, context) for rows in (1, 8, 64, 256) for context in (64, 4096)
+        ]
+        shapes += [
+            StepShape.prompt(tokens, before) for tokens in (64, 512, 8192) for before in (0, 4096)
+        ]
+        for shape in shapes:
+            seconds = StepTimer(model, CARD, TRUE).seconds(shape)
+            steps.append(TimedStep(name, model, shape, seconds * (1 + draw.uniform(-noise, noise))))
+    return steps
+
+
+def test_a_fit_predicts_the_steps_that_it_was_made_of_and_those_of_an_unseen_shape() -> None:
+    fitted = fit(made_steps(), CARD)
+    assert float(np.median(relative_errors(made_steps(), CARD, fitted.rates()))) < 0.03
+    assert fitted.error.median < 0.04
+    unseen = work("llama-3.1-8b")
+    for shape in (StepShape.decodes(32, 1000), StepShape.prompt(2000)):
+        true = StepTimer(unseen, CARD, TRUE).seconds(shape)
+        assert StepTimer(unseen, CARD, fitted.rates()).seconds(shape) == pytest.approx(
+            true, rel=0.1
+        )
+
+
+def test_the_error_of_a_table_grows_with_the_noise_of_its_steps() -> None:
+    errors = [fit(made_steps(noise), CARD).error.p90 for noise in (0.0, 0.2)]
+    assert errors[0] < 0.1 < errors[1]
+
+
+def test_no_share_exceeds_a_published_peak_and_no_second_is_negative() -> None:
+    for steps in (made_steps(), made_steps(0.3)):
+        fitted = fit(steps, CARD)
+        shares = [share for points in fitted.shares.values() for _, share in points]
+        assert all(0 < share <= 1.0 + 1e-9 for share in shares)
+        fixed = fitted.seconds
+        assert min(fixed.step, fixed.layer, fixed.row, fixed.prompt) >= 0
+
+
+def test_two_shapes_are_too_few_for_an_error() -> None:
+    with pytest.raises(ValueError, match="2 shapes are too few"):
+        fit([step for step in made_steps() if step.name in ("qwen3-0.6b", "qwen3-8b")], CARD)
+
+
+def test_a_written_table_is_read_with_its_rates(tmp_path: Path) -> None:
+    steps = made_steps()
+    fitted = fit(steps, CARD)
+    path = tmp_path / "mi300x.json"
+    write_table(path, CARD, fitted, steps, TableSource("a card", "2026-01-01"))
+    rates = Tables.of(tmp_path).rates(CARD)
+    assert (rates.evidence, rates.of) == (Evidence.MEASURED, "MI300X")
+    assert rates.error == pytest.approx(fitted.error.p90, abs=1e-4)
+    for step in steps:
+        expected = StepTimer(step.work, CARD, fitted.rates()).seconds(step.shape)
+        assert StepTimer(step.work, CARD, rates).seconds(step.shape) == pytest.approx(
+            expected, rel=1e-3
+        )
+
+
+def test_the_shipped_table_is_the_fit_of_the_published_figures(tmp_path: Path) -> None:
+    figures, card = Figures.read(FIGURES), CARDS["H200"]
+    source = TableSource(figures.device, figures.date, {"page": figures.page})
+    write_table(tmp_path / "h200.json", card, fit(figures.steps, card), figures.steps, source)
+    fresh, shipped = read_table(tmp_path / "h200.json"), Tables.packaged().by_card["H200"]
+    assert fresh.source == shipped.source
+    assert fresh.error.median == pytest.approx(shipped.error.median, abs=0.01)
+    for name, points in shipped.efficiencies.items():
+        assert [share for _, share in fresh.efficiencies[name]] == pytest.approx(
+            [share for _, share in points], rel=0.02
+        )
+
+
+def test_published_figures_are_those_of_their_page() -> None:
+    page = Path("docs/results/gpu/figures.md").read_text(encoding="utf-8")
+    for step in Figures.read(FIGURES).steps:
+        if step.name == "qwen3-8b" and step.work.ranks == 1 and len(step.shape.contexts) == 256:
+            assert f"{step.seconds * 1e3:.3f}" in page
+
+
+def test_assumed_shares_are_as_far_from_the_card_as_the_guide_says() -> None:
+    figures, card = Figures.read(FIGURES), CARDS["H200"]
+    errors = relative_errors(figures.steps, card, ASSUMED)
+    guide = Path("docs/guides/advisor.md").read_text(encoding="utf-8")
+    median, most = np.median(errors), np.percentile(errors, 90)
+    assert f"{median * 100:.1f} %, {most * 100:.1f} %" in guide
+    assert most < ASSUMED.error
+
+
+def test_steps_of_an_engine_are_recorded_by_their_shapes(tmp_path: Path) -> None:
+    config = {
+        **SHAPES["tiny-12k"],
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "vocab_size": 128,
+    }
+    plan = Plan(rows=(1, 4), lengths=(8, 40), max_model_len=256, max_num_batched_tokens=64)
+    steps = list(timed_steps("small", config, "cpu", plan))
+    decodes = {
+        (len(step.shape.contexts), int(step.shape.contexts.min()) > 40)
+        for step in steps
+        if not step.shape.chunks
+    }
+    assert decodes == {(1, False), (1, True), (4, False), (4, True)}
+    prompts = [step.shape for step in steps if step.shape.chunks]
+    assert {8, 40} <= {shape.prompt_tokens for shape in prompts if not len(shape.contexts)}
+    assert any(chunk.computed for shape in prompts for chunk in shape.chunks)
+    assert any(len(shape.contexts) for shape in prompts), "a prompt came beside answers"
+    assert all(step.seconds > 0 for step in steps)
