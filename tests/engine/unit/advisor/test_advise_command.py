@@ -12,7 +12,7 @@ from atom.entrypoints.cli import main
 from benchmarks.workloads.shapes import SHAPES
 
 SLO = "ttft=2s,itl=50ms@p90"
-LOAD = "rate=2/s,in=256,out=3"
+LOAD = "rate=2/s,in=64,out=2"
 
 
 @pytest.fixture
