@@ -42,7 +42,7 @@ CPU_CONFIGS = {name: {**SHAPES["tiny-12k"], **changes} for name, changes in _CPU
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run on a kind of device: rows of decodes, lengths of prompts, options of engines."""
+    """The steps to run on a kind of device: rows of decodes, lengths of prompts, and limits."""
 
     rows: tuple[int, ...]
     lengths: tuple[int, ...]

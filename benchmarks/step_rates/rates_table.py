@@ -15,7 +15,7 @@ from benchmarks.step_rates.fit import Fitted, TimedStep
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Where steps were measured. load: other processes that ran, on average."""
+    """The place and time of a measurement. load: other processes that ran, on average."""
 
     device: str
     date: str
