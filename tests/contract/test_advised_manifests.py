@@ -103,4 +103,4 @@ def test_the_advice_has_the_blocks_of_the_plan(source: str, product: str) -> Non
         ).capacity.capacity
         assert capacity is not None
         assert form.budget.num_blocks == capacity.num_blocks, ranks
-        assert form.limits.max_num_seqs == (capacity.bounded_sequences or 512), ranks
+        assert form.limits.max_num_seqs == (capacity.beside_kv.bounded_sequences or 512), ranks

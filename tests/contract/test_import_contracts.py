@@ -65,6 +65,7 @@ PROBES: dict[str, list[tuple[str, str]]] = {
     "aiter-wall": [],
     "backends-wall": [],
     "grammar-wall": [],
+    "pillow-wall": [],
     "uvicorn-wall": [],
     "cluster-wall": [],
     "kubernetes-wall": [],

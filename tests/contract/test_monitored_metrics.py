@@ -43,7 +43,7 @@ async def names_of_the_engine(tmp_path: Path) -> set[str]:
     config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
     async with serve_app(config) as rig:
         assert (await rig.chat("hello")).status_code == 200
-        rig.core.report_stats(requests_running=1)
+        rig.core.report_stats(requests_running=1, offload_pages=1)  # with a tier of the KV cache
         await eventually(lambda: rig.engine.stats is not None, "statistics came")
         text = (await rig.client.get("/metrics")).text
     return {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[:1] != "#"}
