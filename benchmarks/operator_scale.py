@@ -37,6 +37,7 @@ import psutil
 
 from atom_operator.cluster.api_connection import configuration_of_kubeconfig
 from atom_operator.cluster.errors import RefusedError
+from benchmarks.fleet.claims_and_routes import route_crds_installed
 from benchmarks.fleet.scale_objects import Fleet, crd_installed
 from benchmarks.fleet.simulated_nodes import GPUS_PER_NODE, simulated_nodes
 from devcluster.api import Api
@@ -153,11 +154,12 @@ async def measure_creation(
     await read_counters(address)
     started, cpu = time.monotonic(), _cpu_seconds(process)
     bound = max(_LEAST_CONVERGE_SECONDS, args.deployments * _CONVERGE_SECONDS_EACH)
-    await fleet.create(args.deployments, args.autoscaled)
+    await fleet.create(args.deployments, args.autoscaled, args.routed)
     await fleet.wait_ready(bound)
     return {
         "deployments": args.deployments,
         "autoscaled": args.autoscaled,
+        "routed": args.routed,
         "resync_s": args.resync_seconds,
         "create_to_ready_s": round(time.monotonic() - started, 1),
         "create_to_ready_cpu_s": round(_cpu_seconds(process) - cpu, 1),
@@ -239,8 +241,10 @@ async def _run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     _require_alone(api)
     nodes = args.deployments // GPUS_PER_NODE + 1 + _SPARE_NODES
     log = folder / "operator.log"
-    with crd_installed(api), simulated_nodes(settings, api, nodes, folder / "kwok.log"):
-        async with Fleet.in_new_namespace(settings, api) as fleet:
+    routes = route_crds_installed(settings, api) if args.routed else contextlib.nullcontext()
+    simulated = simulated_nodes(settings, api, nodes, folder / "kwok.log")
+    with crd_installed(api), routes, simulated:
+        async with Fleet.in_new_namespace(settings, api, routes=bool(args.routed)) as fleet:
             figures: dict[str, Any] = {}
             try:
                 with operator(settings, fleet.namespace, log, args) as first:
@@ -272,6 +276,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--deployments", type=int, default=100)
     parser.add_argument("--autoscaled", type=int, default=0, help="so many of them, by an HPA")
+    parser.add_argument(
+        "--routed", type=int, default=0, help="so many of them with a claim and a route"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of steady state")
     parser.add_argument(
         "--settle-seconds", type=float, default=20.0, help="before changes and rest"

@@ -21,6 +21,7 @@ from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.informer import Scope
 from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.domain import ATOM_DEPLOYMENT, Manifest
+from benchmarks.fleet.claims_and_routes import Beside, fields, remove_volumes
 from benchmarks.fleet.simulated_nodes import TOLERATION, wait_gone
 from devcluster.api import APPLY, Api, ApiError
 from devcluster.settings import REPOSITORY, Settings
@@ -35,8 +36,11 @@ _GONE_SECONDS = 120.0
 _SCALING = {"method": "HPA", "maxReplicas": 4}  # without metrics it leaves the number alone
 
 
-def manifest(name: str, namespace: str, note: str, *, autoscaled: bool) -> dict[str, Any]:
-    """One replica on one GPU; another `note` asks for other pods."""
+def manifest(
+    name: str, namespace: str, note: str, *, autoscaled: bool, routed: bool
+) -> dict[str, Any]:
+    """One replica on one GPU; another `note` asks for other pods. routed: with a claim and a
+    route."""
     small = {"cpu": "10m", "memory": "16Mi"}
     pods = {
         "metadata": {"annotations": {"note": note}},
@@ -53,6 +57,7 @@ def manifest(name: str, namespace: str, note: str, *, autoscaled: bool) -> dict[
         rollout={"drainSeconds": 0},
         template=pods,
         **({"autoscaling": _SCALING} if autoscaled else {}),
+        **(fields(name) if routed else {}),
     )
 
 
@@ -74,12 +79,17 @@ def crd_installed(api: Api) -> Iterator[None]:
             api.request("DELETE", path)
 
 
+def _name(number: int) -> str:
+    return f"scale-{number}"
+
+
 class Fleet:
     """`reconciled` and `ready` hold what the watch has shown: name → generation, names."""
 
     def __init__(self, connection: ApiConnection, namespace: str) -> None:
         self.namespace = namespace
-        self._autoscaled = 0
+        self._autoscaled = self._routed = 0
+        self._beside = Beside(connection, namespace)
         self._connection = connection
         self._reconciled: dict[str, int] = {}
         self._ready: set[str] = set()
@@ -88,20 +98,26 @@ class Fleet:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def in_new_namespace(cls, settings: Settings, api: Api) -> AsyncIterator[Fleet]:
-        """Removes the namespace with everything in it, and waits until it is gone."""
+    async def in_new_namespace(
+        cls, settings: Settings, api: Api, *, routes: bool
+    ) -> AsyncIterator[Fleet]:
+        """Removes the namespace with everything in it, and waits until it is gone. routes: some
+        AtomDeployments have one, whose Gateway answers."""
         namespace = f"operator-scale-{os.getpid()}"
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         api.request("POST", "/api/v1/namespaces", body)
         kubeconfig = str(settings.kubeconfig)
         connection = ApiConnection(lambda: api_connection.configuration_of_kubeconfig(kubeconfig))
         fleet = cls(connection, namespace)
-        watching = asyncio.create_task(fleet._watch())
+        watching = [asyncio.create_task(fleet._watch())]
+        if routes:
+            watching.append(asyncio.create_task(fleet._beside.answer_routes()))
         try:
             yield fleet
         finally:
-            watching.cancel()
-            await asyncio.wait([watching])
+            for task in watching:
+                task.cancel()
+            await asyncio.wait(watching)
             await connection.close()
             path = f"/api/v1/namespaces/{namespace}"
             api.request("DELETE", path)
@@ -111,10 +127,13 @@ class Fleet:
                 api.request("DELETE", f"{path}/pods", {"gracePeriodSeconds": 0})
             if not await asyncio.to_thread(wait_gone, api, path, _GONE_SECONDS):
                 print(f"namespace {namespace} is still going after {_GONE_SECONDS:g} s")
+            remove_volumes(api)
 
-    async def create(self, count: int, autoscaled: int) -> None:
-        """`count` AtomDeployments, a few at a time; the first `autoscaled` of them scale."""
-        self._count, self._autoscaled = count, autoscaled
+    async def create(self, count: int, autoscaled: int, routed: int) -> None:
+        """`count` AtomDeployments, a few at a time; the first `autoscaled` of them scale, and the
+        first `routed` have a claim and a route."""
+        self._count, self._autoscaled, self._routed = count, autoscaled, routed
+        await self._beside.make_claims([_name(number) for number in range(routed)])
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int) -> None:
@@ -137,12 +156,13 @@ class Fleet:
         return time.monotonic() - started
 
     async def _apply(self, number: int, note: str) -> tuple[str, int]:
-        name = f"scale-{number}"
+        name = _name(number)
+        routed, autoscaled = number < self._routed, number < self._autoscaled
         applied = await self._connection.request(
             "PATCH",
             object_path(ATOM_DEPLOYMENT, self.namespace, name),
             query={"fieldManager": "operator-scale"},
-            body=manifest(name, self.namespace, note, autoscaled=number < self._autoscaled),
+            body=manifest(name, self.namespace, note, autoscaled=autoscaled, routed=routed),
             content=api_connection.APPLY,
         )
         return name, int(applied["metadata"]["generation"])

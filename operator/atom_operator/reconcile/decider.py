@@ -20,6 +20,7 @@ from atom_operator.children.naming import canary_name
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import render
 from atom_operator.children.workload import pod_revision, workload_kind
+from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
@@ -158,6 +159,7 @@ class Decider:
     templates: AcceptedTemplates = field(default_factory=AcceptedTemplates)
     departures: Departures = field(default_factory=Departures)
     prometheus: PrometheusPort | None = None
+    claims: ClaimReader | None = None  # of one pass
 
     async def decide(
         self,
@@ -168,6 +170,9 @@ class Decider:
         turns: Turns = ALONE,
     ) -> Decision:
         """Return the desired state; `observed` lists the optional kinds that are not served."""
+        if self.claims is None:
+            once = replace(self, claims=ClaimReader(self.port))
+            return await once.decide(key, parent, observed, engines, turns)
         reader = CanaryReader(self.port, self.engines, self.prometheus)
         canary = await look_at_canary(reader, key, parent, observed)
         if isinstance(canary, tuple):
@@ -224,7 +229,8 @@ class Decider:
             return Decision()
         readable = None if isinstance(newest, tuple) else newest
         plan = held_back_plan(in_force, readable, pods, observed)
-        if not plan.scale.suspended and await check_claims(self.port, self.fleet, plan) is not None:
+        suspended = plan.scale.suspended
+        if not suspended and await check_claims(self.reads, self.fleet, plan) is not None:
             # No more pods than can share a claim.
             plan = held_back_plan(in_force, None, pods, observed)
         canary = canary_in_force(key, parent, observed)
@@ -248,7 +254,7 @@ class Decider:
         overlay = (*overlay_paths(plan.pods.template or {}), *plan.pods.template_removed)
         if not plan.capacity.may_start:
             return Decision(plan=plan, overlay=overlay)
-        unshareable = await check_claims(self.port, self.fleet, plan)
+        unshareable = await check_claims(self.reads, self.fleet, plan)
         if unshareable is not None:
             return Decision(problems=(unshareable,))
         observed = look.observed
@@ -276,12 +282,18 @@ class Decider:
         return replace(_drawn(choice, plan, observed), supply=supply)
 
     @property
+    def reads(self) -> ClaimReader:
+        return self.claims or ClaimReader(self.port)
+
+    @property
     def facts(self) -> FactsReader:
-        return FactsReader(self.port, self.fleet, self.engines, self.settings, self.templates)
+        return FactsReader(
+            self.port, self.reads, self.fleet, self.engines, self.settings, self.templates
+        )
 
     @property
     def rollouts(self) -> RolloutChooser:
-        return RolloutChooser(self.port, self.fleet, self.departures)
+        return RolloutChooser(self.port, self.reads, self.fleet, self.departures)
 
     async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
         """Return the nodes' supply for pods that need devices; None if nodes cannot be read, or for

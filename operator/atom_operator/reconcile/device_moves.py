@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
@@ -125,7 +126,7 @@ class DeviceMoves:
             outcome = f"it cannot be moved, because its successor is refused: {words}"
             return replace(told, reason=Reason.SUCCESSOR_REFUSED, outcome=outcome)
         asked = _asked(key, observed, going, successors)
-        volumes = await volume_places(port, key.namespace, asked.pod_spec)
+        volumes = await volume_places(ClaimReader(port), key.namespace, asked.pod_spec)
         asked = replace(asked, volumes=volumes)
         lacking = await _lacking(fleet, observed, going, asked, offered=first.offered)
         if lacking is not None:

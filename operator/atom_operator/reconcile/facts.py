@@ -14,6 +14,7 @@ from typing import Any
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.beside_engines.job import inspection_job, weights_job
 from atom_operator.children.workload import pod_revision
+from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
@@ -93,6 +94,7 @@ class FactsReader:
     """Read facts through `port` and `fleet`, and downloads' progress from `engines`."""
 
     port: ClusterPort
+    claims: ClaimReader
     fleet: FleetReader
     engines: EnginePort
     settings: OperatorSettings
@@ -184,7 +186,9 @@ class FactsReader:
         spec = fresh.template["spec"]
         names = [name for name in revisions_there(observed) if name != asked.pods.name]
         return Facts(
-            shared=await asked_by_others(self.port, self.fleet, plan.identity.key, spec),
+            shared=await asked_by_others(
+                self.port, self.claims, self.fleet, plan.identity.key, spec
+            ),
             weights=await fetch_weights(self.port, self.engines, plan, observed.at),
             pull_secrets=await self.pull_secrets(plan, look),
             measured=look.engines.of(asked.pods.name).measured,

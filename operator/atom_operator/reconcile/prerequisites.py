@@ -13,6 +13,7 @@ from typing import Any
 
 from atom_operator.children.beside_engines.job import inspection_job, weights_job
 from atom_operator.children.workload import pod_template
+from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.fleet import FleetReader
@@ -23,7 +24,6 @@ from atom_operator.constants import LABEL_LEARNED, Reason
 from atom_operator.domain import (
     CONFIG_MAP,
     SERVICE_ACCOUNT,
-    VOLUME,
     VOLUME_CLAIM,
     WORKLOAD_KINDS,
     ChildKey,
@@ -127,13 +127,13 @@ async def evidence_of_others(port: ClusterPort, key: ObjectKey, kind_key: str) -
 
 
 async def claim_not_shared(
-    port: ClusterPort, fleet: FleetReader, namespace: str, pod_spec: Mapping[str, Any]
+    claims: ClaimReader, fleet: FleetReader, namespace: str, pod_spec: Mapping[str, Any]
 ) -> str | None:
     """Return why a spare pod may not be able to mount the pods' claims beside an old one; None if
     nothing is known against it, as for a claim that does not exist yet: its pods will report
     that."""
     for name in mounted_claims(pod_spec):
-        modes = access_modes(await port.get(VOLUME_CLAIM, namespace, name))
+        modes = access_modes(await claims.claim(namespace, name))
         if is_for_one_pod(modes):
             return f"claim {name} can be mounted by one pod only"
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
@@ -144,16 +144,16 @@ async def claim_not_shared(
 
 
 async def volume_places(
-    port: ClusterPort, namespace: str, pod_spec: Mapping[str, Any]
+    claims: ClaimReader, namespace: str, pod_spec: Mapping[str, Any]
 ) -> tuple[tuple[str, Placement], ...]:
     """Return the claims of pods whose volumes are bound to some nodes, as those of a zone; empty if
     volumes cannot be read."""
     found = []
     for name in mounted_claims(pod_spec):
-        claim = await port.get(VOLUME_CLAIM, namespace, name)
+        claim = await claims.claim(namespace, name)
         volume = ((claim or {}).get("spec") or {}).get("volumeName")
         try:
-            manifest = await port.get(VOLUME, "", volume) if volume else None
+            manifest = await claims.volume(volume) if volume else None
         except RefusedError:
             return ()
         required = (((manifest or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
@@ -162,17 +162,17 @@ async def volume_places(
     return tuple(found)
 
 
-async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> FieldProblem | None:
+async def check_claims(claims: ClaimReader, fleet: FleetReader, plan: Plan) -> FieldProblem | None:
     """Return why the replicas cannot share their claims, or None, also if that is unknown."""
     for use in claims_of(plan.engine, plan.model.location, plan.integrations):
-        modes = access_modes(await port.get(VOLUME_CLAIM, plan.identity.key.namespace, use.name))
+        modes = access_modes(await claims.claim(plan.identity.key.namespace, use.name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
         count = None if nodes is None else len(nodes)
         problem = claim_problem(plan, use, modes, count)
         if problem is not None:
             return problem
     for name in _shared_with_canary(plan):
-        modes = access_modes(await port.get(VOLUME_CLAIM, plan.identity.key.namespace, name))
+        modes = access_modes(await claims.claim(plan.identity.key.namespace, name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
         count = None if nodes is None else len(nodes)
         if (problem := canary_claim_problem(plan.pods, name, modes, count)) is not None:
@@ -199,17 +199,21 @@ def _shared_with_canary(plan: Plan) -> tuple[str, ...]:
 
 
 async def asked_by_others(
-    port: ClusterPort, fleet: FleetReader, key: ObjectKey, pod_spec: Mapping[str, Any]
+    port: ClusterPort,
+    claims: ClaimReader,
+    fleet: FleetReader,
+    key: ObjectKey,
+    pod_spec: Mapping[str, Any],
 ) -> tuple[str, ...]:
     """Return messages about claims and host ports that other AtomDeployments' pods request too, and
     cannot share with these."""
-    claims, ports = mounted_claims(pod_spec), host_ports(pod_spec)
-    if not claims and not ports:
+    names, ports = mounted_claims(pod_spec), host_ports(pod_spec)
+    if not names and not ports:
         return ()
     found = []
-    for name in claims:
+    for name in names:
         # The modes first: a claim that many nodes can mount may be that of every model.
-        modes = access_modes(await port.get(VOLUME_CLAIM, key.namespace, name))
+        modes = access_modes(await claims.claim(key.namespace, name))
         if not is_for_one_node(modes):
             continue
         beside = await _workloads_by(port, [claim_term(key.namespace, name)])

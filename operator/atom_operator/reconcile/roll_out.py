@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.children.workload import workload_kind
+from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
@@ -49,6 +50,7 @@ class RolloutChooser:
     """Reads nodes, volumes and the API server's verdict through `port` and `fleet`."""
 
     port: ClusterPort
+    claims: ClaimReader
     fleet: FleetReader
     departures: Departures
 
@@ -62,7 +64,7 @@ class RolloutChooser:
         namespace, pod_spec = plan.identity.key.namespace, pods.template["spec"]
         refusals = replace(
             question.refusals,
-            claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
+            claim_not_shared=await claim_not_shared(self.claims, self.fleet, namespace, pod_spec),
             quota_is_old=self.departures.are_newer(plan.identity.key, observed),
         )
         question = replace(question, refusals=refusals)
@@ -87,7 +89,7 @@ class RolloutChooser:
         now = needs_supply(question) or question.pods.unschedulable is not None
         if now or (scaled and plan.accelerator.resource_name is not None):
             spec, namespace = pods.template["spec"], plan.identity.key.namespace
-            volumes = await volume_places(self.port, namespace, spec)
+            volumes = await volume_places(self.claims, namespace, spec)
             wanted = pods_asked(plan, pods.template, pods.name, observed, volumes)
             supply = await self._survey(plan, wanted, Age.RECENT if now else Age.KNOWN)
         rollout = choose_rollout(replace(question, supply=supply))
@@ -107,7 +109,7 @@ class RolloutChooser:
         cpu."""
         if plan.accelerator.resource_name is None:
             return None
-        volumes = await volume_places(self.port, plan.identity.key.namespace, template["spec"])
+        volumes = await volume_places(self.claims, plan.identity.key.namespace, template["spec"])
         return await self._survey(plan, pods_asked(plan, template, volumes=volumes), Age.RECENT)
 
     async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:

@@ -1,4 +1,5 @@
-"""What 1,000 AtomDeployments cost, 200 of them autoscaled, against what is promised of it.
+"""What 1,000 AtomDeployments with a claim and a route each cost, 200 of them autoscaled, against
+what is promised of it.
 
 The promises are of a machine with two cores and nothing else to do: `benchmarks.operator_scale`
 measures, on nodes simulated by kwok, and these bounds judge. Some 15 minutes.
@@ -19,15 +20,17 @@ from tests.support.cluster.live_cluster import ROOT, LiveCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
-_DEPLOYMENTS, _AUTOSCALED, _CHANGES = 1000, 200, 200
+_DEPLOYMENTS, _AUTOSCALED, _ROUTED, _CHANGES = 1000, 200, 1000, 200
 _RESYNC_SECONDS = 300
 _MOST_SECONDS = 3600  # of everything, on a slow machine too
 _READS = ("get", "list", "watch")
 # A minute of rest: the resync's look at each and one at its silent engine; of those that scale one
-# more. A look is one request. A quarter more for the lists of everything.
+# more. A look is a request for the object and one for its claim, and of those that scale one for
+# the claim's volume. A quarter more for the lists of everything.
 _LOOKS = 60 / _RESYNC_SECONDS
 _SCALED = _AUTOSCALED / _DEPLOYMENTS
-_MOST_REQUESTS = 1.25 * (2 * _LOOKS + _SCALED)
+_CLAIMED = _ROUTED / _DEPLOYMENTS
+_MOST_REQUESTS = 1.25 * ((2 * _LOOKS + _SCALED) * (1 + _CLAIMED) + 2 * _SCALED * _CLAIMED)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,7 @@ def figures(live_cluster: LiveCluster) -> dict[str, Any]:
     asked = {
         "deployments": _DEPLOYMENTS,
         "autoscaled": _AUTOSCALED,
+        "routed": _ROUTED,
         "changes": _CHANGES,
         "resync-seconds": _RESYNC_SECONDS,
         "seconds": 100,
@@ -55,7 +59,8 @@ def test_a_start_where_everything_is_there_writes_nothing(figures: dict[str, Any
     asked = figures["start_requests"]
     writes = {what: n for what, n in asked.items() if what.split()[0] not in _READS}
     assert writes == {}
-    assert sum(asked.values()) <= 2 * _DEPLOYMENTS, "more than a look at each, and lists"
+    most = 2 * _DEPLOYMENTS + 2 * _ROUTED
+    assert sum(asked.values()) <= most, "more than a look at each, its claim, and lists"
 
 
 def test_rest_costs_little(figures: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import Manifest
 from tests.support.in_memory_cluster.state import condition_of, is_ready
 from tests.support.operator_life.groups import group_of, leader_of
@@ -58,17 +59,23 @@ class GroupPromises:
         self._hold(waited <= _WAIT_SECONDS, f"groups wait for each other for {waited:.0f} s")
 
     def _halves(self) -> list[list[Manifest]]:
+        """The half-placed groups of the model and of its canary, which hold each other's nodes."""
         found: dict[str, list[Manifest]] = defaultdict(list)
-        for pod in self.life.pods:
-            leader = leader_of(pod)
+        for pod in self.life.cluster.pods:
+            leader = leader_of(pod) if _model_of(pod) is not None else None
             if leader is not None:
                 found[leader].append(pod)
         return [group for group in found.values() if _is_half(group)]
 
     def _is_of_use(self, group: list[Manifest]) -> bool:
         """Whether a pod of such a group has a place once this one has gone."""
-        workload = self.life.workload
+        workload = self.life.workload_of(_model_of(group[0]) or self.life.name)
         return workload is not None and fits(self.life.state, workload, group)
+
+
+def _model_of(pod: Manifest) -> str | None:
+    name: str | None = (pod["metadata"].get("labels") or {}).get(LABEL_DEPLOYMENT)
+    return name
 
 
 def _is_half(group: list[Manifest]) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.object_cache import ObjectCache, StoredObject
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_PROFILE
@@ -163,7 +164,7 @@ async def test_a_look_decodes_no_more_objects_where_there_are_more_of_them(many:
 
         with mock.patch.object(StoredObject, "manifest", counted):
             await look_at_routes(world.port, key, children)
-            await asked_by_others(world.port, fleet, key, pods)
+            await asked_by_others(world.port, ClaimReader(world.port), fleet, key, pods)
         assert decoded == 1 + 1 + 3  # its route, its claim, and the three that share one
 
 
