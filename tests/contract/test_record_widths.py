@@ -1,4 +1,5 @@
-"""No record of a model, its layers, its operations or its steps is too wide to be read."""
+"""No record of a model, its layers, its operations or its steps is too wide to be read, and none of
+the operator."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ENGINE = Path(__file__).resolve().parents[2] / "engine/atom"
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = ROOT / "engine/atom"
 # The most fields of a record, by place: a kind of attention has only the facts of that kind.
 MOST_FIELDS = {"sizing": 15, "sizing/attention": 7, "models": 15, "model_ops": 15, "utils": 15}
 
@@ -44,3 +46,16 @@ def test_fields_of_bases_count(tmp_path: Path) -> None:
         "@dataclass\nclass Base:\n    one: int\n\n@dataclass\nclass Leaf(Base):\n    two: int\n"
     )
     assert dict(records(tmp_path)) == {"Base": 1, "Leaf": 2}
+
+
+def test_no_record_of_the_operator_has_more_than_eleven_fields() -> None:
+    """What users write has as many fields as it needs; it is no dataclass."""
+    found = {
+        f"{path.name} {node.name}": sum(isinstance(each, ast.AnnAssign) for each in node.body)
+        for path in (ROOT / "operator/atom_operator").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and "dataclass" in " ".join(map(ast.unparse, node.decorator_list))
+    }
+    assert len(found) >= 200
+    assert {name: count for name, count in found.items() if count > 11} == {}
