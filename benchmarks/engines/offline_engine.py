@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from atom.config import EngineOptions, build_config
+from atom.images.item import PlacedImage
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.model_runner import Progress
 from atom.model_engine.request import LoRARequest, Request
+from atom.model_engine.request_image import RequestImage
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
 from atom.sampling_params import SamplingParams
@@ -67,8 +69,10 @@ class OfflineEngine:
         params: SamplingParams,
         lora: LoRARequest | None = None,
         generated: Sequence[int] = (),
+        images: Sequence[PlacedImage] = (),
     ) -> int:
-        """Queue a request; the answer goes on behind what of it was `generated` before."""
+        """Queue a request; the answer goes on behind what of it was `generated` before. images: of
+        its prompt."""
         request_id = next(self._ids)
         limit = self.config.model.max_model_len
         self.pipeline.add(
@@ -80,6 +84,7 @@ class OfflineEngine:
                 arrive_time=time.monotonic(),
                 lora=lora,
                 output_token_ids=list(generated),
+                images=[RequestImage.of(image) for image in images],
             )
         )
         return request_id

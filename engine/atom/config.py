@@ -130,6 +130,7 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
             shares_experts=options.parallel.dp_attention,
             nodes=options.nodes.count,
         ),
+        images=options.images,
         sleep=options.sleep,
         health=options.health,
         tier=options.tier,
@@ -329,7 +330,9 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
     pooling = pooling_config(checkpoint, options.model.runner, options.model.convert)
     if pooling is not None:
         checkpoint = _pooled_checkpoint(checkpoint, options)
-    facts = _quantised(_model_facts(checkpoint), options, checkpoint)
+    # Encoders are not proven to give the same numbers again: such a server takes texts alone.
+    images = options.images.reads_images and pooling is None and not options.execution.reproducible
+    facts = _quantised(_model_facts(checkpoint, images=images), options, checkpoint)
     given = options.checkpoint
     tokenizer_path = (
         checkpoint.path if given.tokenizer is None else find_checkpoint(given.tokenizer)
@@ -351,6 +354,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         load_dummy=options.model.load_dummy,
         tokenizer_path=tokenizer_path,
         pooling=pooling,
+        max_images=0 if facts.vision is None else options.images.max_images,
     )
 
 
@@ -365,11 +369,12 @@ def _pooled_checkpoint(checkpoint: Checkpoint, options: EngineOptions) -> Checkp
     return replace(checkpoint, config=as_causal_model(checkpoint.config, known))
 
 
-def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """Read the shape of a model, which this version must support."""
+def _model_facts(checkpoint: Checkpoint, *, images: bool) -> ModelFacts:
+    """Read the shape of a model, which this version must support, and with `images` that of its
+    image encoder."""
     place = checkpoint.config_place
     try:
-        facts = ModelFacts.from_hf_config(checkpoint.config)
+        facts = ModelFacts.from_hf_config(checkpoint.config, images=images)
     except UnknownFamilyError as error:
         refusal = unsupported_architecture(error.architecture, error.nearest)
         raise ModelError(f"{place}: {refusal.message}") from error
@@ -378,7 +383,7 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     refusals = unsupported(facts)
     if refusals:
         raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
-    if facts.checkpoint.wrapper:
+    if facts.checkpoint.wrapper and facts.vision is None:
         logger.info(
             "%s: of %s the text model alone is served, as %s: prompts are text, and what reads "
             "images is not loaded", checkpoint.path, facts.checkpoint.wrapper, facts.architecture,

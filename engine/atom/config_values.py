@@ -24,6 +24,7 @@ from atom.sizing.host_tier import GIB
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.kv_tiers import KVTierOptions
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
 from atom.sizing.options.option import sorted_into
@@ -48,6 +49,7 @@ class EngineOptions:
     tier: KVTierOptions = field(default_factory=KVTierOptions)
     sleep: SleepOptions = field(default_factory=SleepOptions)
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    images: ImageOptions = field(default_factory=ImageOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     nodes: NodePlace = field(default_factory=NodePlace)
     health: HealthOptions = field(default_factory=HealthOptions)
@@ -129,7 +131,7 @@ class ModelConfig:
     """The served model, with the facts of its checkpoint. max_model_len: most tokens of prompt and
     answer together. dtype: "auto" or a torch name. tokenizer_path: the folder with the tokenizer,
     which is `path` unless the user gives another. pooling: the result for a prompt, None for a
-    model that generates tokens."""
+    model that generates tokens. max_images: most images of a prompt, 0 for a model of text."""
 
     path: Path
     served_name: str
@@ -144,6 +146,7 @@ class ModelConfig:
     load_dummy: bool
     tokenizer_path: Path
     pooling: PoolingConfig | None = None
+    max_images: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +237,7 @@ class Config:
     """The complete configuration of an engine. speculative: how tokens are drafted; None for no
     drafts. draft: the draft checkpoint, if there is a separate one. lora: the adapters; None for
     none. sleep: whether the device may be lent to other processes. tier: of the KV cache, below the
-    device."""
+    device. images: of prompts, if `model.facts.vision` reads them."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -245,6 +248,7 @@ class Config:
     speculative: SpeculativeConfig | None = None
     draft: ModelConfig | None = None
     lora: LoraConfig | None = None
+    images: ImageOptions = field(default_factory=ImageOptions)
     sleep: SleepOptions = field(default_factory=SleepOptions)
     health: HealthOptions = field(default_factory=HealthOptions)
     tier: KVTierOptions = field(default_factory=KVTierOptions)

@@ -13,6 +13,7 @@ from typing import Any
 from atom.sizing import KvTerm, ModelFacts, StateTerm, kv_terms, state_terms
 from atom_operator.domain import Accelerator, EngineOptions, ModelPlan, Plan
 from atom_operator.plan.capacity import (
+    as_served,
     held_parts,
     kv_element,
     speculation,
@@ -28,7 +29,13 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
     facts = plan.model.facts
     if facts is None:
         return
-    if facts.checkpoint.wrapper:
+    vision = as_served(facts, plan.engine).vision
+    if vision is not None:
+        yield (
+            "images",
+            f"at most {vision.most_image_tokens:,} tokens each, in {facts.checkpoint.wrapper}",
+        )
+    elif facts.checkpoint.wrapper:
         yield "text model", f"{facts.architecture}, the text part of {facts.checkpoint.wrapper}"
     yield "weights", _weights(plan.engine, plan.accelerator, facts)
     for term in _kv_terms(plan.engine, plan.accelerator, facts):

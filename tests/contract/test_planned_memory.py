@@ -23,6 +23,7 @@ from atom.model_ops.attention import StateLayer
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
 from atom.sizing.options.cache import CacheOptions
+from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.model import ModelOptions
 from atom.sizing.options.option import sorted_into
 from atom.sizing.options.scheduling import SchedulerOptions
@@ -38,7 +39,7 @@ from atom_operator.domain import (
     SpeculativeOptions,
 )
 from atom_operator.domain import EngineOptions as PlannedOptions
-from atom_operator.plan.capacity import judge_capacity
+from atom_operator.plan.capacity import held_parts, judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.engine_core.held_cache import counted_cache
@@ -67,10 +68,13 @@ OPTIONS: dict[str, Any] = {
     "gpu_memory_utilization": 0.4,
 }
 WITHIN = 0.02
+DEVICE = Accelerator("cpu", MEMORY_BYTES)
+READ = ("mistral3", "qwen3-vl", "qwen3-vl-moe")  # of KINDS, those whose images are read
 
 
 class Measured:
-    """What a started engine holds. weights, cache, states: bytes of tensors, each counted once."""
+    """What a started engine holds. weights, cache, states: bytes of tensors, each counted once;
+    outputs: of images; encoder: of the image encoder's parameters."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         held = counted_cache(monkeypatch)
@@ -99,7 +103,10 @@ class Measured:
         self.tables = sum(table.nbytes for rope in ropes.values() for table in rope.buffers())
         parameters = [p for model in models for p in model.parameters()]
         weights = {p.untyped_storage().data_ptr(): p.nbytes for p in parameters}
-        self.weights = self.tables + sum(weights.values())
+        encoder = runner._model.vision
+        self.outputs = 0 if encoder is None else encoder.outputs.nbytes
+        self.encoder = 0 if encoder is None else sum(p.nbytes for p in encoder.parameters())
+        self.weights = self.tables + self.outputs + sum(weights.values())
 
 
 def facts_of(folder: Path) -> ModelFacts:
@@ -109,19 +116,25 @@ def facts_of(folder: Path) -> ModelFacts:
 def planned(folder: Path, drafts: SpeculativeOptions | None = None, **options: Any) -> Capacity:
     lookup: FactsLookup = facts_from_text((folder / "config.json").read_text(), "config.json")
     assert lookup.reason is Reason.FITS
+    verdict = judge_capacity(lookup, planned_options(drafts, **options), DEVICE)
+    assert verdict.capacity is not None, verdict.message
+    return verdict.capacity
+
+
+def planned_options(drafts: SpeculativeOptions | None = None, **options: Any) -> PlannedOptions:
     asked: dict[str, Any] = {**OPTIONS, **options}
-    planned_options = PlannedOptions(
+    words = ("--language-model-only",) if asked.pop("language_model_only", False) else ()
+    made = PlannedOptions(
         image="",
-        serving=ServingOptions(served_name="", drain_seconds=1),
+        serving=ServingOptions(served_name="", drain_seconds=1, extra_args=words),
         model=sorted_into(ModelOptions, asked),
         scheduler=sorted_into(SchedulerOptions, asked),
         cache=sorted_into(CacheOptions, asked),
+        images=sorted_into(ImageOptions, asked),
         speculative=drafts or SpeculativeOptions(),
     )
     assert not asked, "every option belongs to a part"
-    verdict = judge_capacity(lookup, planned_options, Accelerator("cpu", MEMORY_BYTES))
-    assert verdict.capacity is not None, verdict.message
-    return verdict.capacity
+    return made
 
 
 def check(plan: Capacity, found: Measured) -> None:
@@ -241,6 +254,45 @@ def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kin
     make_multimodal_checkpoint(tmp_path, kind)
     rows = rows_of(facts_of(tmp_path))
     check(planned(tmp_path, **rows), Measured(tmp_path, monkeypatch, **rows))
+
+
+@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("options", [{}, {"max_images": 0}, {"language_model_only": True}], ids=str)
+def test_of_every_image_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any]
+) -> None:
+    """To the byte: its weights, and the outputs that it keeps."""
+    make_multimodal_checkpoint(tmp_path, kind)
+    found, plan = Measured(tmp_path, monkeypatch, **options), planned(tmp_path, **options)
+    check(plan, found)
+    assert found.weights == plan.weights_bytes
+    facts = facts_of(tmp_path)
+    assert facts.vision is not None
+    parts = {
+        part.name: part.size_bytes for part in held_parts(facts, planned_options(**options), DEVICE)
+    }
+    sizes = found.encoder, found.outputs
+    assert sizes == (parts.get("image encoder", 0), parts.get("outputs of images", 0))
+    kept_tokens = 8 * OPTIONS["max_model_len"]
+    whole = 4 * facts.vision.parameters, 4 * facts.vision.row_size * kept_tokens
+    assert sizes == ((0, 0) if options else whole)
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_of_the_activations_at_the_largest_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """To the byte, where they are more than the decoder's."""
+    wide = {"intermediate_size": 4096, "image_size": 448}
+    make_multimodal_checkpoint(tmp_path, kind, vision=wide)
+    options = {"max_num_seqs": 4, "max_num_batched_tokens": 64}
+    found, plan = Measured(tmp_path, monkeypatch, **options), planned(tmp_path, **options)
+    report, vision = found.report, facts_of(tmp_path).vision
+    assert vision is not None
+    activations = vision.activation_bytes(OPTIONS["max_model_len"], 4)
+    assert report.peak_bytes - report.weights_bytes == CPU_RUNTIME_BYTES + activations
+    assert plan.device.reserve_bytes == CPU_RUNTIME_BYTES + activations
+    assert report.num_blocks == plan.num_blocks
 
 
 @pytest.mark.parametrize("name", LLAMA4_LAYOUTS)

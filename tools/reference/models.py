@@ -16,6 +16,7 @@ from atom.sizing.architectures import ARCHITECTURES, LACKING
 from atom.sizing.engine_support import format_problem
 from atom.sizing.quantization.config import read_quantization
 from atom.sizing.text_part import WRAPPERS, Wrapper
+from atom.sizing.vision.readers import reads_images
 from tools.reference.markdown import code, codes, head, table
 
 _FORMS = Path(__file__).with_suffix(".yaml")
@@ -26,6 +27,11 @@ quantised checkpoints, as `quant_method` names it, and *all* is every form of th
 table below. If experts are one tensor of all, a form that they cannot have is accepted if the
 checkpoint leaves experts plain. Engine and plan reject all other models by name, and suggest the
 nearest supported architecture.
+"""
+_WRAPPED_HEAD = """
+Of a checkpoint whose images are read, the image encoder is loaded with the text part, unless
+`--language-model-only` or `--limit-mm-per-prompt 0` is given. Of the others the text part alone is
+served.
 """
 _FORMS_HEAD = """
 The fields of each form in `quantization_config`, except the modules that it leaves plain.
@@ -66,12 +72,13 @@ def page() -> str:
             wrapper.label,
             code(name),
             codes(dict.fromkeys(wrapper.text.values())),
+            "read" if reads_images(name) else "refused",
             _of_experts(wrapper),
         )
         for name, wrapper in WRAPPERS.items()
     )
-    columns = ("model", "architecture", "its text part is a", "forms")
-    text += f"\n## Text parts of multimodal checkpoints\n{table(columns, wrapped)}"
+    columns = ("model", "architecture", "its text part is a", "images", "forms")
+    text += f"\n## Text parts of multimodal checkpoints\n{_WRAPPED_HEAD}\n{table(columns, wrapped)}"
     written = (
         (code(method), name, code(_said(section)))
         for method, of_method in known.items()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.row_columns import RowNumbers
+from atom.model_engine.sequence_images import ImageSpan
 from atom.model_engine.wire.logprob_rows import LogprobRows
 from atom.model_engine.wire.pooled_rows import PooledRows
 from atom.sampling_params import SamplingParams
@@ -31,16 +32,50 @@ class LoraLoad:
     slot: int
 
 
+@dataclass(frozen=True, slots=True)
+class ImageEncode:
+    """An image to encode before the layers run: its pixels, and rows [tokens] int32 of the buffer
+    that its outputs go to. digest: names it in the result."""
+
+    digest: bytes
+    grid: tuple[int, int, int]
+    rows: NDArray[np.int32]
+    pixels: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRows:
+    """Tokens of a row of the batch that an image fills: positions [n] int32, in the sequence, and
+    the rows [n] int32 of the buffer with their outputs."""
+
+    slot: int
+    positions: NDArray[np.int32]
+    rows: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepImages:
+    """The images of a step: to encode before the layers run, and the outputs that tokens of prompts
+    take in place of their embeddings."""
+
+    encodes: tuple[ImageEncode, ...] = ()
+    rows: tuple[ImageRows, ...] = ()
+
+
+NO_IMAGES = StepImages()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow(RowNumbers):
     """Describe a sequence that takes a slot: new, or back after preemption. Its numbers are
     RowNumbers'. token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt;
     block_ids: of each group of layers, by index in the sequence (do not read those before a
-    window)."""
+    window). images: the places of its prompt's images, if tokens have several positions."""
 
     token_ids: NDArray[np.int32]
     block_ids: tuple[list[int], ...]
     params: SamplingParams
+    images: tuple[ImageSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +118,7 @@ class ScheduledBatch:
     state_loads, state_saves: copies from checkpoints before the layers run, and to checkpoints
     after them, if layers keep states.
     lora_loads: adapters that take a slot before the layers run.
+    images: to encode, and whose outputs tokens take.
     """
 
     new_rows: tuple[NewRow, ...]
@@ -98,6 +134,7 @@ class ScheduledBatch:
     state_loads: tuple[StateCopy, ...] = ()
     state_saves: tuple[StateCopy, ...] = ()
     lora_loads: tuple[LoraLoad, ...] = ()
+    images: StepImages = NO_IMAGES
 
     @property
     def total_tokens_num(self) -> int:
@@ -116,7 +153,8 @@ class ScheduledBatchOutput:
     one each. A row with a mask gets one. logprobs: of these, prompt_logprobs: of prompt tokens in
     order, for the rows that asked. drafts: int32, that each of these rows carried; None for as many
     as were scheduled. pooled: a pooling model's result; its tokens mean nothing. failed: request
-    ids whose row could not be set up, and why; their tokens mean nothing."""
+    ids whose row could not be set up, and why; their tokens mean nothing. bad_images: digests of
+    encoded images whose outputs are not finite; encode_seconds: that images took."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.int32] | None = None
@@ -125,6 +163,8 @@ class ScheduledBatchOutput:
     drafts: NDArray[np.int32] | None = None
     pooled: PooledRows | None = None
     failed: tuple[tuple[int, str], ...] = ()
+    bad_images: tuple[bytes, ...] = ()
+    encode_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

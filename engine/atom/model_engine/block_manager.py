@@ -9,7 +9,7 @@ layers' keys and values of the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from struct import Struct
@@ -135,6 +135,29 @@ class BlockManager:
         if lora is not None:
             chain = digest(lora.lora_int_id.to_bytes(8, "little"), chain)
         return chain
+
+    @property
+    def tells(self) -> bool:
+        """Return whether changes of the cache are logged."""
+        return self._stored is not None
+
+    def describe_images(
+        self,
+        named: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        keys: Mapping[int, tuple[tuple[str, int], ...]],
+    ) -> None:
+        """Describe blocks that are about to be published under other names than their tokens.
+        named, tokens: of whole blocks; keys: by block, the images in it."""
+        assert self._stored is not None, "there is a log"
+        size = self.block_size
+        parts = {block: slice(block * size, (block + 1) * size) for block in keys}
+        self._stored.remember_images(
+            {
+                named[at].tobytes(): (tokens[at].tobytes(), keys[block])
+                for block, at in parts.items()
+            }
+        )
 
     @property
     def num_free_blocks(self) -> int:

@@ -381,6 +381,8 @@ class EngineCore:
         self._desk.void()
         self._scheduler.blocks.reset_prefix_cache(keep_host=keep_host)
         self._scheduler.loras.forget_all()
+        if self._scheduler.images is not None:
+            self._scheduler.images.forget_all()
         if self._kv_events is not None:
             self._kv_events.publish()
 

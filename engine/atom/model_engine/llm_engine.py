@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
+from atom.images.item import PlacedImage
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.handover.continuations import Continuations
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
@@ -166,13 +167,15 @@ class LLMEngine:
         use_tqdm: bool = True,
         add_special_tokens: bool = True,
         model: str | Sequence[str | None] | None = None,
+        images: Sequence[Sequence[PlacedImage]] = (),
     ) -> list[Completion]:
         """Answers in the order of `prompts` (texts, or lists of token ids); where `n` asks for
         several answers to a prompt, they follow each other.
 
         sampling_params: one for all, or one each. use_tqdm: show a progress bar (the name is the
         one callers of other engines know). model: the name of an adapter, for all or of each; None
-        for the model alone. Raises `RequestError` on the first bad prompt, before
+        for the model alone. images: of each prompt, which must then be token ids that have their
+        places. Raises `RequestError` on the first bad prompt, before
         anything is generated."""
         each = _params_of_each(prompts, sampling_params)
         count = sum(params.n for params in each)
@@ -181,7 +184,7 @@ class LLMEngine:
             task = progress.add_task("generating", total=count, rate="")
             begun, tokens = time.monotonic(), 0
             for index, output in self.stream(
-                prompts, each, add_special_tokens=add_special_tokens, model=model
+                prompts, each, add_special_tokens=add_special_tokens, model=model, images=images
             ):
                 _collect(collected[index], output)
                 tokens += len(output.output_tokens)
@@ -197,15 +200,18 @@ class LLMEngine:
         *,
         add_special_tokens: bool = True,
         model: str | Sequence[str | None] | None = None,
+        images: Sequence[Sequence[PlacedImage]] = (),
     ) -> Iterator[tuple[int, RequestOutput]]:
         """Yield (index of the answer, output) as they arrive; leaving early aborts the open
         requests. Answers are numbered through: the `n` of the first prompt, then those of the
-        second. model: as of `generate`. Only one such iteration at a time: an engine has one
-        caller."""
+        second. model, images: as of `generate`. Only one such iteration at a time: an engine has
+        one caller."""
         if len(self._open):
             raise RequestError("this engine is still generating; end that iteration first")
         each = _params_of_each(prompts, sampling_params)
-        requests = self._requests(prompts, each, self._loras_of(prompts, model), add_special_tokens)
+        loras = self._loras_of(prompts, model)
+        placed = _images_of_each(prompts, images)
+        requests = self._requests(prompts, each, loras, placed, add_special_tokens)
         group = self._open.open(map(str, itertools.count()), requests)
         self._core.add_requests(requests)
         try:
@@ -224,13 +230,14 @@ class LLMEngine:
         prompts: Sequence[Prompt],
         each: Sequence[SamplingParams],
         loras: Sequence[LoRARequest | None],
+        placed: Sequence[Sequence[PlacedImage]],
         add_special_tokens: bool,
     ) -> list[Request]:
         if not self._closer.alive:
             raise EngineDeadError("the engine is closed; make a new LLMEngine")
         inputs = self.processor.inputs
         requests = []
-        for prompt, params, lora in zip(prompts, each, loras, strict=True):
+        for prompt, params, lora, images in zip(prompts, each, loras, placed, strict=True):
             whole = inputs.tokenize(
                 prompt,
                 add_special_tokens=add_special_tokens,
@@ -238,10 +245,12 @@ class LLMEngine:
             )
             inputs.check_pools(False)
             prepared = inputs.prepare(params)
+            packed = inputs.pack_images(images, prepared)
             token_ids = inputs.truncated(whole, prepared)
             requests += inputs.build_requests(
-                self._ids, token_ids, prepared, arrive_time=time.monotonic(), lora=lora
-            )
+                *(self._ids, token_ids, prepared),
+                arrive_time=time.monotonic(), lora=lora, images=packed,
+            )  # fmt: skip
         return requests
 
     def _loras_of(
@@ -328,6 +337,22 @@ def _params_of_each(
             f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each"
         )
     return params
+
+
+def _images_of_each(
+    prompts: Sequence[Prompt], images: Sequence[Sequence[PlacedImage]]
+) -> Sequence[Sequence[PlacedImage]]:
+    if not images:
+        return [()] * len(prompts)
+    if len(images) != len(prompts):
+        raise RequestError(
+            f"{len(prompts)} prompts but images of {len(images)}; give those of each"
+        )
+    if any(own and isinstance(prompt, str) for prompt, own in zip(prompts, images, strict=True)):
+        raise RequestError(
+            "a prompt with images must be token ids, in which the images have their places"
+        )
+    return images
 
 
 def _progress_bar(*, enabled: bool) -> Progress:

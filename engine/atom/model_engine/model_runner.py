@@ -254,7 +254,7 @@ class ModelRunner:
         return self.steps.build_graphs(
             GraphPool(pool),
             prompts=not self._resolved.uncapturable_prompts,
-            widest=StepVariant.captured_by(self._resolved),
+            widest=StepVariant.captured_by(self._resolved, self._config),
         )
 
     def _capture(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from atom.errors import RequestError
+from atom.model_engine.request_image import RequestImage
 from atom.model_engine.transfer_legs import Leg, TicketNote
 from atom.sampling_params import SamplingParams
 
@@ -56,6 +57,7 @@ class Request(msgspec.Struct, frozen=True):
     num_losses: engines or ranks that ended without notice while they computed it.
     kv_transfer: the leg of a request whose prompt and answer are computed by different engines;
     None for a whole request.
+    images: of the prompt, in the order of their tokens.
     """
 
     id: int
@@ -70,6 +72,7 @@ class Request(msgspec.Struct, frozen=True):
     output_token_ids: list[int] = []
     num_losses: int = 0
     kv_transfer: Leg | None = None
+    images: list[RequestImage] = []
 
 
 def group_of(client_id: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar, dataclass_transform
 import numpy as np
 
 NO_LORA = -1  # the adapter slot of a row without an adapter
+NO_SHIFT = 1  # of a row whose rotary positions are those of its tokens; shifts are at most 0
 
 _COLUMN = "column"
 _Record = TypeVar("_Record")
@@ -29,6 +30,7 @@ class RowSource(Protocol):
     num_prompt_tokens: int
     seed: int | None
     lora_slot: int
+    position_delta: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,17 @@ def _seed_of(sequence: RowSource) -> int:
 @_record
 class RowNumbers:
     """The numbers of a row. seed: of its random draws (given or drawn at arrival); lora_slot: of
-    its adapter, NO_LORA without one."""
+    its adapter, NO_LORA without one; position_delta: of the rotary position of the tokens that it
+    draws from their position, at most 0, NO_SHIFT without images."""
 
     slot: int = row_column(lambda sequence: sequence.slot)
     request_id: int = row_column(lambda sequence: sequence.id)
     seed: int = row_column(_seed_of, kept=np.int64)
     num_prompt_tokens: int = row_column(lambda sequence: sequence.num_prompt_tokens)
     lora_slot: int = row_column(lambda sequence: sequence.lora_slot, default=NO_LORA, kept=np.int32)
+    position_delta: int = row_column(
+        lambda sequence: sequence.position_delta, default=NO_SHIFT, kept=np.int64
+    )
 
 
 ROW_COLUMNS: dict[str, RowColumn] = {

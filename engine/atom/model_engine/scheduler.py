@@ -29,12 +29,13 @@ from functools import partial
 import numpy as np
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
+from atom.model_engine.batch import NO_IMAGES, ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.accepted_tokens import tokens_of
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
+from atom.model_engine.schedule.images.image_steps import BAD_IMAGE, ImageSteps
 from atom.model_engine.schedule.kv_tiers import KVTiers
 from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.making_way import plan_way
@@ -51,6 +52,7 @@ from atom.model_engine.schedule.step_time import Beside
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
+from atom.sizing.vision.facts import VisionFacts
 from atom.speculation.draft_lengths import DraftLengths
 
 POOLED = "pooled"  # the end reason of a request whose answer is no token
@@ -67,9 +69,11 @@ class Scheduler:
         seed: int = 0,
         draft_lengths: DraftLengths | None = None,
         tiers: KVTiers | None = None,
+        vision: VisionFacts | None = None,
     ) -> None:
         """draft_lengths: how many tokens rows compute beside their newest; None for as many as
-        blocks are kept for. tiers: of the cache below the device."""
+        blocks are kept for. tiers: of the cache below the device; vision: the encoder of a model
+        that reads images."""
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
@@ -88,6 +92,11 @@ class Scheduler:
         self._publishing = Publishing(self._row_blocks, self._saves)
         cut = config.long_prefill_token_threshold
         self._chunks = PromptChunks(self.rows, self._row_blocks, self._batches, self._saves, cut)
+        self._vision, self.images = vision, None
+        if vision is not None:
+            kept_tokens = vision.kept_tokens(max_model_len)
+            self.images = ImageSteps(self.rows, kept_tokens, config.max_num_batched_tokens)
+            self._chunks.images = self.images
         self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens = tokens_of(config, self.rows, self._stops, draft_lengths)
@@ -106,7 +115,7 @@ class Scheduler:
     # ---- requests -----------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        sequence = Sequence(request)
+        sequence = Sequence(request, self._vision)
         self._sequences[sequence.id] = sequence
         self.loras.begin(sequence.lora)
         self.waiting.add(sequence)
@@ -222,7 +231,8 @@ class Scheduler:
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
         saves = () if self._saves is None else self._saves.plan(decodes, chunks)
-        batch = self._batches.build(decodes, chunks, extended=extra > 0, saves=saves)
+        images = NO_IMAGES if self.images is None else self.images.take(chunks)
+        batch = self._batches.build(decodes, chunks, extended=extra > 0, saves=saves, images=images)
         self._note_built(chunks)
         self._pace.began(now, sum(count for _, count in chunks))
         return batch
@@ -341,6 +351,8 @@ class Scheduler:
         self.waiting.admit(sequence, sequence.num_tokens - cached if begins else 0)
         if begins:
             self._enter_first_time(sequence, cached, now)
+            if sequence.images is not None and self.images is not None:
+                self.images.items_total += len(sequence.images.images)
         sequence.status, sequence.tier_reads = SequenceStatus.RUNNING, 0
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
@@ -396,6 +408,9 @@ class Scheduler:
         finished: list[FinishedRow] = []
         for number, why in output.failed:
             finished += self.end((number,), FinishReason.ERROR, why)
+        if self.images is not None and batch.images.encodes:
+            having = self.images.note_encoded(batch, output, self._sequences.values())
+            finished += self.end(having, FinishReason.ERROR, BAD_IMAGE)
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         saved = alive & self._tokens.stood(batch) if batch.state_saves else alive
         taken = self._tokens.take(batch, alive, output)
@@ -450,6 +465,8 @@ class Scheduler:
             self.loras.leave(sequence.lora)
         self._row_blocks.free(sequence)
         self._blocked = None
+        if sequence.images is not None and self.images is not None:
+            self.images.leave(slot)
         self.rows.leave(sequence)
         self._batches.leave(slot)
         self._stops.leave(slot)
@@ -475,4 +492,5 @@ class Scheduler:
             **self._prompts.totals(),
             **self._tokens.counts.totals(),
             **({} if self.tiers is None else self.tiers.totals()),
+            **({} if self.images is None else self.images.totals()),
         )

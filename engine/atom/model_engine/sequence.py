@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.request import Request
+from atom.model_engine.row_columns import NO_SHIFT
+from atom.model_engine.sequence_images import SequenceImages
 from atom.model_engine.transfer_legs import PrefillLeg
 from atom.sampling_params import SamplingParams
+from atom.sizing.vision.facts import VisionFacts
 
 
 class SequenceStatus(enum.Enum):
@@ -33,9 +36,9 @@ NO_SLOT = -1
 
 
 class Sequence:
-    """A request's tokens and KV blocks as the scheduler sees them. id, params, lora: from the
-    request. lora_slot: of the device, of its adapter, while it has a slot. num_cached_tokens:
-    prompt tokens the prefix cache spared.
+    """A request's tokens and KV blocks as the scheduler sees them. id, params, lora, images: from
+    the request. position_delta: of the images. lora_slot: of the device, of its adapter, while it
+    has a slot. num_cached_tokens: prompt tokens the prefix cache spared.
 
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
     ahead of it. block_tables: of each group of layers, while it has a slot; first_blocks: the index
@@ -56,6 +59,7 @@ class Sequence:
         "client_id",
         "first_blocks",
         "id",
+        "images",
         "is_prefill_leg",
         "lora",
         "lora_slot",
@@ -65,6 +69,7 @@ class Sequence:
         "num_published",
         "num_scored",
         "params",
+        "position_delta",
         "priority",
         "scheduled_time",
         "seed",
@@ -73,7 +78,8 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, vision: VisionFacts | None = None) -> None:
+        """vision: of a model that reads images."""
         self.id = request.id
         self.params: SamplingParams = request.params
         given = [*request.prompt_token_ids, *request.output_token_ids]
@@ -87,6 +93,10 @@ class Sequence:
         self.lora = request.lora
         self.is_prefill_leg = isinstance(request.kv_transfer, PrefillLeg)
         self.lora_slot = NO_SLOT
+        self.images: SequenceImages | None = None
+        if request.images and vision is not None:
+            self.images = SequenceImages(request.images, vision)
+        self.position_delta = NO_SHIFT if self.images is None else self.images.position_delta
         self.num_cached_tokens = 0
         self.block_tables: tuple[list[int], ...] = ()
         self.first_blocks: list[int] = []
@@ -129,6 +139,11 @@ class Sequence:
         """Return the tokens that the prefix cache may supply. Cached tokens have no logits, so this
         is empty while prompt tokens remain to be scored."""
         return self.token_ids[: 0 if self.num_unscored else None]
+
+    def named(self, tokens: NDArray[np.int32], first: int, size: int) -> NDArray[np.int32]:
+        """Return the names of its blocks of `size` tokens, from position `first` on: `tokens`, but
+        in blocks with an image."""
+        return tokens if self.images is None else self.images.named(tokens, first, size)
 
     @property
     def num_unscored(self) -> int:

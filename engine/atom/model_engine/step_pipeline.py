@@ -291,6 +291,7 @@ def build_scheduler(
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
         draft_lengths=lengths,
         tiers=_tiers(config, report, blocks, mover),
+        vision=model.facts.vision,
     )
 
 

@@ -24,7 +24,7 @@ from atom.model_loader.gguf_shard import GgufShard
 from atom.model_ops.placement import Placement
 from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.stored_names import names_of, tensor_reader
-from atom.sizing.text_part import text_part
+from atom.sizing.text_part import encoder_name, text_part
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,8 @@ def plan_load(
     left_over: dict[str, Header] = {}
     missing = dict.fromkeys(placement.name for placement in wanted)
     others: list[str] = []
-    for stored in _headers(checkpoint):
+    encoders = any(encoder_name(each.name) for each in wanted)
+    for stored in _headers(checkpoint, encoders=encoders):
         header = _with_model_prefix(stored, by_name)
         if header.name is None:
             others.append(header.stored_name)
@@ -128,10 +129,10 @@ def _beginnings(name: str) -> Iterator[str]:
             yield name[: at + 1]
 
 
-def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
+def _headers(checkpoint: Checkpoint, *, encoders: bool) -> Iterator[Header]:
     """Yield the header of every tensor of every file. Raises `ModelError` for a tensor that two
     files have."""
-    rename = tensor_reader(checkpoint.config)
+    rename = tensor_reader(checkpoint.config, encoders=encoders)
     file_of: dict[str, Path] = {}
     for file in checkpoint.weight_files():
         with opened(file) as shard:

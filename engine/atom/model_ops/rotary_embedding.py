@@ -22,6 +22,7 @@ from torch import nn
 
 from atom.errors import ModelError
 from atom.model_ops.values import NormWeight, Rotary
+from atom.utils.forward_context import get_forward_context
 
 
 class Scaling(Protocol):
@@ -54,7 +55,8 @@ class Temperature:
 class RopeConfig:
     """A rope: the leading `rotary_dim` of a head's `head_dim` elements rotate, by frequencies over
     `base_dim` elements, or over `rotary_dim` if it is 0; interleaved: pairs are neighbours;
-    temperature: of queries, if they have one."""
+    temperature: of queries, if they have one; sections: pairs that rotate by an image token's time,
+    height and width, in turn while they last, and then by its time (Qwen3-VL)."""
 
     head_dim: int
     rotary_dim: int
@@ -63,6 +65,7 @@ class RopeConfig:
     interleaved: bool = False
     base_dim: int = 0
     temperature: Temperature | None = None
+    sections: tuple[int, int, int] | None = None
 
     @property
     def attention_factor(self) -> float:
@@ -338,6 +341,18 @@ def head_order(rope: RopeConfig) -> torch.Tensor | None:
     return torch.cat((pairs[0], still[0], pairs[1], still[1]))
 
 
+def _axes(rope: RopeConfig) -> torch.Tensor | None:
+    """Return [D / 2] int64, by which of time, height and width each pair rotates; None if all
+    rotate by one position."""
+    if rope.sections is None:
+        return None
+    with torch.device("cpu"):
+        axes = torch.arange(rope.head_dim // 2) % 3
+        for axis, count in enumerate(rope.sections):
+            axes[3 * count :][axes[3 * count :] == axis] = 0
+    return axes
+
+
 class RotaryEmbedding(nn.Module):
     """The table of one kind of rope; layers of that kind share it. A rope that does not rotate is
     the same at every position, and so has a single row."""
@@ -346,6 +361,7 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self.cos_sin: torch.Tensor
         self._turns = rope.rotary_dim > 0
+        self._axes = _axes(rope)
         with torch.device("cpu"):  # parameter-free: computed even where layers are meta
             table = cos_sin_table(rope, max_position if self._turns else 1)
             warmth = rope.temperature
@@ -363,7 +379,25 @@ class RotaryEmbedding(nn.Module):
         self, positions: torch.Tensor, q_norm: NormWeight | None, k_norm: NormWeight | None
     ) -> Rotary:
         rows = positions if self._turns else torch.zeros_like(positions)
-        return Rotary(self.cos_sin, rows, q_norm, k_norm)
+        shifts = None if self._axes is None else get_forward_context().shifts
+        if shifts is None:
+            return Rotary(self.cos_sin, rows, q_norm, k_norm)
+        if id(self) not in shifts.per_step:
+            shifts.per_step[id(self)] = self._shifted(rows, shifts.shifts)
+        table, rows = shifts.per_step[id(self)]
+        return Rotary(table, rows, q_norm, k_norm)
+
+    def _shifted(
+        self, positions: torch.Tensor, shifts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a table and its row for each token: the table of all positions, or if a token has
+        several positions one of the step's tokens."""
+        if shifts.dim() == 1:
+            return self.cos_sin, positions + shifts
+        assert self._axes is not None
+        axes = self._axes.to(positions.device)
+        at = (positions + shifts)[torch.cat((axes, axes))]  # [D, T]
+        return self.cos_sin.gather(0, at.T), torch.arange(len(positions), device=positions.device)
 
     def turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotate x [T, heads, D] separately, for operations between the rotation and attention."""

@@ -24,7 +24,8 @@ class SlotTensors:
     tokens of a sequence] int32: each slot's up to last_token; None if no proposer reads them.
     state_tokens [slots] int64: the number of tokens that layers' states have taken in, or
     ANY_TOKENS; None without drafts. lora_slot [slots] int32: the slot of the row's adapter, -1 for
-    none; None if no adapter is served.
+    none; None if no adapter is served. position_delta [slots] int64: the
+    difference of rotary positions from positions; None if they are equal.
     """
 
     last_token: torch.Tensor
@@ -39,6 +40,7 @@ class SlotTensors:
     tokens: torch.Tensor | None = None
     state_tokens: torch.Tensor | None = None
     lora_slot: torch.Tensor | None = None
+    position_delta: torch.Tensor | None = None
 
     @property
     def padding_slot(self) -> int:

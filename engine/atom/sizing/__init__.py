@@ -65,6 +65,7 @@ from atom.sizing.overheads import (
     LoraRoom,
     activation_bytes,
     communication_bytes,
+    image_bytes,
     lora_bytes,
     runtime_overhead_bytes,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "eagle3_problems",
     "expert_parallel_problem",
     "filling_tokens",
+    "image_bytes",
     "kv_bytes_per_token",
     "kv_cache_problems",
     "kv_layout",

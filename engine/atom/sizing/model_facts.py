@@ -32,6 +32,7 @@ from atom.sizing.quantization import Quantization
 from atom.sizing.quantization.config import read_quantization
 from atom.sizing.quantization.scheme import QuantizationScheme
 from atom.sizing.text_part import WRAPPERS, layer_names, text_part, wrapper_of
+from atom.sizing.vision.readers import VisionKind, vision_facts
 from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
 
@@ -69,6 +70,7 @@ class ModelFacts:
 
     - `weight_dtype_bytes`: the checkpoint's element size without quantisation.
     - `mtp_layers`: the checkpoint's own multi-token prediction layers, which only speculation uses.
+    - `vision`: the encoder of images; None if prompts are text alone.
     """
 
     architecture: str
@@ -84,6 +86,7 @@ class ModelFacts:
     hidden_act: str = "silu"
     inputs: ExtraInputs = NO_INPUTS
     checkpoint: CheckpointNames = CheckpointNames()
+    vision: VisionKind | None = None
     # Counted once: many sums over a model's layers use the counts.
     _counts: tuple[tuple[LayerCount, ...], tuple[LayerCount, ...]] = field(
         init=False, compare=False, repr=False
@@ -107,10 +110,11 @@ class ModelFacts:
         return self._counts[1]
 
     @classmethod
-    def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
-        """Read the facts from a config.json, or from the text part of a multimodal one. Raises
-        ModelFactsError naming the key and the accepted values."""
-        wrapper, config = wrapper_of(config), text_part(config)
+    def from_hf_config(cls, config: Mapping[str, object], *, images: bool = True) -> ModelFacts:
+        """Read the facts from a config.json, or from the text part of a multimodal one and, with
+        `images`, from its encoder's. Raises ModelFactsError naming the key and the accepted
+        values."""
+        whole, wrapper, config = config, wrapper_of(config), text_part(config)
         architecture, family = family_of(config)
         config = family.fields(config)
         quantization = read_quantization(config)
@@ -153,6 +157,7 @@ class ModelFacts:
                 mtp_prefix=family.mtp.prefix,
                 mtp_alias=family.mtp.alias,
             ),
+            vision=vision_facts(wrapper, whole, config) if images else None,
         )
         return plain if quantization is None else plain.stored_as(quantization)
 
@@ -205,6 +210,11 @@ class ModelFacts:
         """Return the most tokens that positions support. A config.json may give the training length
         as max_position_embeddings, and a YaRN scaling that stretches it."""
         return max(self.max_position_embeddings, self.rope.stretched_context)
+
+    @property
+    def without_images(self) -> ModelFacts:
+        """Return the facts of the text model alone."""
+        return self if self.vision is None else replace(self, vision=None)
 
     @property
     def keeps_states(self) -> bool:

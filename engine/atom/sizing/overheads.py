@@ -89,7 +89,19 @@ def activation_bytes(
     layers += _selection_bytes(facts, tokens) + _input_bytes(facts, tokens, dtype_bytes)
     rows = limits.max_num_seqs * (1 + drafts)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
-    return layers + logits
+    # An image is encoded before the layers run, whose memory is free then.
+    vision = facts.vision
+    encoding = 0 if vision is None else vision.activation_bytes(limits.max_model_len, dtype_bytes)
+    return max(layers + logits, encoding)
+
+
+def image_bytes(facts: ModelFacts, limits: RunLimits, dtype_bytes: int) -> int:
+    """Return the bytes of images' outputs that every rank keeps for prompts; 0 for a model of
+    text."""
+    vision = facts.vision
+    if vision is None:
+        return 0
+    return vision.output_bytes(limits.max_model_len, dtype_bytes)
 
 
 def _selection_bytes(facts: ModelFacts, tokens: int) -> int:

@@ -12,7 +12,7 @@ from atom.sizing.architectures import family_of
 from atom.sizing.config_fields import Config
 from atom.sizing.families.checkpoint_names import NamePairs, engine_name
 from atom.sizing.families.reading import ties_head
-from atom.sizing.text_part import text_name, text_part, wrapper_of
+from atom.sizing.text_part import encoder_name, text_name, text_part, wrapper_of
 
 
 def names_of(config: Config) -> NamePairs:
@@ -29,15 +29,17 @@ def is_tied(config: Config) -> bool:
     return ties_head(family_of(text)[1], text)
 
 
-def tensor_reader(config: Config) -> Callable[[str], str | None]:
+def tensor_reader(config: Config, *, encoders: bool = False) -> Callable[[str], str | None]:
     """Return a function from a checkpoint's tensor name to the engine's name; None for tensors of
-    parts that are not served."""
+    parts that are not served. encoders: whether encoders of images are."""
     pairs = names_of(config)
     wrapped = wrapper_of(config) is not None
 
     def read(stored: str) -> str | None:
         name = text_name(stored) if wrapped else stored
-        return None if name is None else engine_name(name, pairs)
+        if name is None:
+            return encoder_name(stored) if encoders else None
+        return engine_name(name, pairs)
 
     return read
 

@@ -227,6 +227,13 @@ def text_name(name: str) -> str | None:
     return None if name.removeprefix("model.").startswith(_OTHER_PARTS) else name
 
 
+def encoder_name(name: str) -> str | None:
+    """Return the engine's name of a tensor of an encoder or its projection in a wrapper's
+    checkpoint; None for other tensors."""
+    inner = name.removeprefix("model.")
+    return inner if inner.startswith(_OTHER_PARTS) else None
+
+
 def layer_names(index: int, wrapper: str | None) -> tuple[str, ...]:
     """Return all names of the decoder's layer `index`: in a wrapper, lists of unquantised modules
     may have any of them."""

@@ -37,10 +37,12 @@ from atom.sizing.layers import (
 )
 from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.weights import state_floats, state_projections, state_vectors
+from atom.sizing.vision.facts import VisionFacts
 
 _FLOAT32_BYTES = 4
 _TABLE_BYTES = 8  # of an expert's number in the table by token
 _INPUTS = "inputs of each layer"
+ENCODER = "image encoder"
 PER_LAYER_INPUT = "per_layer_"  # the prefix of the matrices of a layer's own inputs
 # The prefixes of the matrices of a layer's attention, below the layer.
 ATTENTION_MODULES = ("self_attn.", "linear_attn.")
@@ -93,6 +95,9 @@ class WeightFacts(Protocol):
     @property
     def inputs(self) -> ExtraInputs: ...
 
+    @property
+    def vision(self) -> VisionFacts | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
@@ -127,7 +132,12 @@ def weight_parts(
     joining = stream_head_floats(streams, facts.hidden_size)
     sizes["norms and routers"] += joining * (element_bytes or _FLOAT32_BYTES)
     sizes["joining projection"] = facts.inputs.joined_size * facts.hidden_size * element
-    replicated = {"compressing projections", _INPUTS, "norms and routers", "joining projection"}
+    vision = facts.vision
+    sizes[ENCODER] = 0 if vision is None else vision.parameters * element
+    replicated = {
+        *("compressing projections", _INPUTS, "norms and routers", "joining projection"),
+        ENCODER,
+    }
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
     if with_mtp and facts.mtp_counts:
         size = sum(_mtp_bytes(facts, alike, element_bytes, sharding) for alike in facts.mtp_counts)

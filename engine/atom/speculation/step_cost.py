@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import Sharding
+from atom.sizing.weights import ENCODER, Sharding
 
 # Tokens whose products take as long as reading the weights does.
 _TOKENS_PER_READING = {"cpu": 6.0, "gpu": 128.0}
@@ -91,7 +91,8 @@ def step_cost(
 ) -> StepCost:
     """Build the cost of a model's steps on a kind of device; drafting: the draft layers, None for
     none."""
-    parts = facts.weight_parts(None, Sharding(1, False), False)
+    whole = facts.weight_parts(None, Sharding(1, False), False)
+    parts = [part for part in whole if part.name != ENCODER]  # which no step of tokens reads
     routed = sum(part.size_bytes for part in parts if part.name == "routed experts")
     experts = [alike.layer.mlp.experts for alike in facts.layer_counts]
     shares = [each.per_token / each.count for each in experts if each is not None]

@@ -148,14 +148,36 @@ class LoraTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """The tokens of a step that images' outputs fill: tokens [n] int64, their indices in the step;
+    outputs [n, row size], the encoder's rows for them."""
+
+    tokens: torch.Tensor
+    outputs: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RopeShifts:
+    """The difference of tokens' rotary positions from their positions in the sequence, if images
+    come before them: shifts [T] int64, or [3, T] of time, height and width if a row's prompt has
+    images. per_step: as in AttentionMetaData."""
+
+    shifts: torch.Tensor
+    per_step: dict[Any, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardContext:
     """The context of the running step. attention: its metadata, one for each group of layers;
     logits_indices [n] int64: the tokens whose hidden states the model returns, at least one; None
-    for all. lora: of the tokens that layers compute now; None if no token has an adapter."""
+    for all. lora: of the tokens that layers compute now; None if no token has an adapter. images:
+    None if no token is an image's; shifts: None if every token rotates by its position."""
 
     attention: tuple[AttentionMetaData, ...]
     logits_indices: torch.Tensor | None = None
     lora: LoraTokens | None = None
+    images: ImageTokens | None = None
+    shifts: RopeShifts | None = None
 
 
 _current: ForwardContext | None = None

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from atom.sizing import ModelFacts, Sharding
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions
+from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.model import ModelOptions
 from atom.sizing.options.option import Option
 from atom.sizing.options.parallelism import HealthOptions, ParallelOptions
@@ -165,8 +166,8 @@ class SpeculativeOptions:
 class EngineOptions:
     """The engine's options with every default resolved; None leaves the choice to the engine.
 
-    model, scheduler, cache, execution, parallel and health are the engine's own parts. nodes: over
-    which a replica's devices are spread. lora: None if no adapters are served."""
+    model, scheduler, cache, execution, images, parallel and health are the engine's own parts.
+    nodes: over which a replica's devices are spread. lora: None if no adapters are served."""
 
     image: str
     serving: ServingOptions
@@ -174,6 +175,7 @@ class EngineOptions:
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    images: ImageOptions = field(default_factory=ImageOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     health: HealthOptions = field(default_factory=HealthOptions)
     nodes: int = 1
@@ -184,10 +186,16 @@ class EngineOptions:
         """Return the value of an engine's option that a field of spec.engine sets."""
         parts = (
             *(self.model, self.scheduler, self.cache),
-            *(self.execution, self.parallel, self.health),
+            *(self.execution, self.images, self.parallel, self.health),
         )
         part = next(each for each in parts if type(each) is option.part)
         return getattr(part, option.attribute)
+
+    @property
+    def reads_images(self) -> bool:
+        """Return whether engines load the image encoder of a model that has one."""
+        alone = "--language-model-only" in self.serving.argument_words
+        return self.images.reads_images and not alone and not self.execution.reproducible
 
     @property
     def tensor_parallel(self) -> int:

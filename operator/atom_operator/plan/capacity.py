@@ -26,6 +26,7 @@ from atom.sizing import (
     aiter_position_bytes,
     communication_bytes,
     concurrency_table,
+    image_bytes,
     kv_layout,
     lora_bytes,
     plan_kv_cache,
@@ -181,7 +182,8 @@ def held_parts(
     position."""
     stored, positions = stored_bytes(accelerator), longest(facts, options)
     sharding = held_as(facts, options, accelerator)
-    parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
+    served = as_served(facts, options)
+    parts = served.weight_parts(stored, sharding, loads_own_drafts(options))
     tables = rotary_bytes(facts, positions)
     drafter = options.speculative.facts
     if drafter is not None:
@@ -189,7 +191,26 @@ def held_parts(
         parts = (*parts, WeightPart("draft model", size, sharded=True))
         tables += rotary_bytes(drafter, positions)
     rooms = _adapter_rooms(facts, options, accelerator)
-    return (*parts, WeightPart("rotary tables", tables, sharded=False), *rooms)
+    outputs = image_bytes(served, _limits(facts, options), _compute_bytes(facts, accelerator))
+    images = (WeightPart("outputs of images", outputs, sharded=False),) if outputs else ()
+    return (*parts, WeightPart("rotary tables", tables, sharded=False), *images, *rooms)
+
+
+def as_served(facts: ModelFacts, options: EngineOptions) -> ModelFacts:
+    """Return the facts of the model that engines load: without an image encoder that is not
+    used."""
+    return facts if options.reads_images else facts.without_images
+
+
+def _limits(facts: ModelFacts, options: EngineOptions) -> RunLimits:
+    return RunLimits(
+        block_size=options.cache.block_size,
+        max_num_seqs=options.scheduler.max_num_seqs,
+        max_model_len=longest(facts, options),
+        max_num_batched_tokens=options.scheduler.max_num_batched_tokens,
+        num_speculative_tokens=options.speculative.tokens,
+        prefix_caching=options.cache.enable_prefix_caching,
+    )
 
 
 def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator) -> int:
@@ -254,17 +275,10 @@ def _capacity(
     if device == "cpu":
         memory_bytes //= max(1, options.devices_per_pod)  # ranks share their pod's
     total_bytes = int(memory_bytes * correction.total)
-    limits = RunLimits(
-        block_size=options.cache.block_size,
-        max_num_seqs=options.scheduler.max_num_seqs,
-        max_model_len=longest(facts, options),
-        max_num_batched_tokens=options.scheduler.max_num_batched_tokens,
-        num_speculative_tokens=options.speculative.tokens,
-        prefix_caching=options.cache.enable_prefix_caching,
-    )
+    limits = _limits(facts, options)
     weights_bytes = sum(part.size_bytes for part in held_parts(facts, options, accelerator))
     activations = activation_bytes(
-        facts, limits, _compute_bytes(facts, accelerator), options.sharding
+        as_served(facts, options), limits, _compute_bytes(facts, accelerator), options.sharding
     )
     copied = aiter_position_bytes(facts, limits.max_model_len)
     if device == "cpu" or _without_aiter(options):

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_snake
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.drafting import USUAL_DRAFTS
 from atom.sizing.options.execution import ExecutionOptions
+from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.model import ModelOptions
 from atom.sizing.options.option import options_of
 from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOptions
@@ -127,6 +128,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         scheduler=_scheduler_options(spec),
         cache=_resolved(CacheOptions, spec),
         execution=_resolved(ExecutionOptions, spec),
+        images=_resolved(ImageOptions, spec),
         parallel=_parallel_options(spec),
         health=_resolved(HealthOptions, spec),
         nodes=_resolved(NodePlace, spec).count,

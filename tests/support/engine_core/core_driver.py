@@ -13,12 +13,12 @@ import torch
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.executor.base import StepExecutor
-from atom.model_engine.request import LoRARequest, TokenLogprobs
+from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
 from benchmarks.engines.offline_engine import OfflineEngine
 
-_Asked = tuple[list[int], SamplingParams] | tuple[list[int], SamplingParams, LoRARequest | None]
+_Asked = tuple[Any, ...]  # the arguments of `add`
 
 
 class SamplesLater:

@@ -4,6 +4,7 @@ around it."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +127,26 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def make_multimodal_checkpoint(folder: Path, kind: str, **changes: Any) -> Any:
+def make_multimodal_checkpoint(
+    folder: Path,
+    kind: str,
+    *,
+    vision: Mapping[str, Any] | None = None,
+    whole: Mapping[str, Any] | None = None,
+    unlikely: Sequence[int] = (),
+    **changes: Any,
+) -> Any:
     """Writes config, weights and tokenizer; the model itself, transformers'. changes: of its text
-    part."""
+    part; vision: of its encoder; whole: of config.json itself; unlikely:
+    tokens that are never the most likely."""
     tokenizer = write_byte_tokenizer(folder)
-    config_name, model_name, text, vision = KINDS[kind]
-    with torch.random.fork_rng(devices=[]):
+    config_name, model_name, text, encoder = KINDS[kind]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(5)
         config = getattr(transformers, config_name)(
             text_config={**_TEXT, "vocab_size": tokenizer.get_vocab_size(), **text, **changes},
-            vision_config=vision,
+            vision_config={**encoder, **(vision or {})},
+            **(whole or {}),
         )
         model = getattr(transformers, model_name)(config).eval()
         for name, weight in model.named_parameters():
@@ -143,6 +154,8 @@ def make_multimodal_checkpoint(folder: Path, kind: str, **changes: Any) -> Any:
             norm = 1.0 if "linear_attn.norm" in name else norm
             mean, std = (norm, 0.1) if weight.dim() == 1 else (0.0, 0.12)
             torch.nn.init.normal_(weight, 0.0 if "bias" in name else mean, std)
+        if unlikely:
+            model.lm_head.weight[list(unlikely)] = 0.0
     model.save_pretrained(folder)
     if kind == "qwen3-vl-moe":
         _lay_experts_inputs_first(folder)

@@ -27,6 +27,7 @@ from atom.lora_config import LoraConfig, lora_config
 from atom.sizing.options.cache import CacheOptions, KVTransferFlags
 from atom.sizing.options.drafting import SpeculationFlags
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.kv_tiers import KVTierOptions
 from atom.sizing.options.lora import LoraFlags
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
@@ -115,6 +116,7 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         cache=_part(CacheOptions, args),
         sleep=_part(SleepOptions, args),
         execution=_part(ExecutionOptions, args),
+        images=_part(ImageOptions, args),
         parallel=_part(ParallelOptions, args),
         nodes=_part(NodePlace, args),
         health=_part(HealthOptions, args),

@@ -105,7 +105,7 @@ _UNNEEDED: tuple[FlagRow, ...] = (
         "--kv-offloading-size turns the tier in the host's memory on",
         "--enable-hierarchical-cache --enable-hicache",
     ),
-    _unneeded("text alone is read and written", "--enable-multimodal --language-model-only"),
+    _unneeded("text alone is read and written", "--enable-multimodal"),
     _unneeded(
         "it is found out in any case",
         "--config-format --tokenizer-mode --model-impl --distributed-executor-backend "

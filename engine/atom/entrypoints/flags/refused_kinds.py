@@ -29,7 +29,7 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
         "--enable-prefix-mm-cache --encoder-bootstrap-port --encoder-only --encoder-register-urls "
         "--encoder-transfer-backend --encoder-urls --image-processor-backend "
         "--interleave-mm-strings --language-only --limit-mm-data-per-request "
-        "--limit-mm-per-prompt --media-io-kwargs --media-url-max-file-size-mb "
+        "--media-io-kwargs --media-url-max-file-size-mb "
         "--mm-attention-backend --mm-device-do-normalize --mm-enable-dp-encoder "
         "--mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path "
         "--mm-encoder-fp8-scale-save-margin --mm-encoder-fp8-scale-save-path --mm-encoder-only "

@@ -18,6 +18,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
+    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 from starlette.responses import Response
@@ -325,6 +326,7 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
         yield counter
     if stats.offload_pages:
         yield from _tier_metrics(stats, name)
+    yield from _images(stats, name)
     if stats.expert_tokens_most:
         yield from _expert_balance(stats, name)
     if stats.accepted_at_totals:
@@ -386,6 +388,34 @@ def _copies(stats: StatsBody, name: str) -> Iterator[Metric]:
     }
     for key, (text, value) in values.items():
         counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name"])
+        counter.add_metric([name], value)
+        yield counter
+
+
+def _images(stats: StatsBody, name: str) -> Iterator[Metric]:
+    """Yield the counters of images; 0 for a model of text."""
+    values = {
+        "mm_cache_hits": (
+            "Images whose encoder output was kept from an earlier step.",
+            stats.image_hits_total,
+        ),
+        "mm_encoder_failures": (
+            "Images whose encoder output was not finite, which ends their requests.",
+            stats.image_failures_total,
+        ),
+    }
+    items = CounterMetricFamily(
+        "atom:mm_items", "Items other than text in prompts.", labels=["model_name", "kind"]
+    )
+    items.add_metric([name, "image"], stats.image_items_total)
+    yield items
+    seconds = SummaryMetricFamily(
+        "atom:mm_encoder_seconds", "Seconds that images took to encode.", labels=["model_name"]
+    )
+    seconds.add_metric([name], stats.images_encoded_total, stats.encoder_seconds_total)
+    yield seconds
+    for key, (help_text, value) in values.items():
+        counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
         counter.add_metric([name], value)
         yield counter
 

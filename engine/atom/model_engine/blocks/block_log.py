@@ -27,12 +27,16 @@ class Apart:
     lora_name: str | None = None
 
 
+# Of each image in a block: its digest, and where it begins, counted from the block's first token.
+ImageKeys = tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Describe consecutive blocks that are findable now. group: of layers; parent: the hash before
     the first, None at the beginning of a sequence; packed: their tokens as int32; salt: separates
     sequences of equal tokens, at their beginning only; lora_name: of its adapter; medium: where the
-    blocks are."""
+    blocks are; images: of each block those in it, None for a block of text; empty if all are."""
 
     group: int
     parent: int | None
@@ -41,6 +45,7 @@ class Stored:
     salt: str = ""
     lora_name: str | None = None
     medium: Medium = Medium.GPU
+    images: tuple[ImageKeys | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ each event reports.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from atom.model_engine.blocks.block_log import (
     Apart,
     BlockLog,
     Cleared,
+    ImageKeys,
     Medium,
     Removed,
     Stored,
@@ -22,6 +24,8 @@ from atom.model_engine.blocks.host_pages import Page
 
 # Sequences whose first block is not computed yet; far more than can be open.
 _MOST_APART = 65_536
+# Blocks with images that events may describe; the cache has far fewer.
+_MOST_IMAGE_BLOCKS = 65_536
 
 
 class StoredBlocks:
@@ -32,6 +36,7 @@ class StoredBlocks:
         self._roots = frozenset(roots)
         self._apart: dict[int, Apart] = {}
         self._lora_names: dict[int, str] = {}  # by the hash of a block
+        self._images: dict[bytes, tuple[bytes, ImageKeys]] = {}
 
     def remember_apart(self, root: int, apart: Apart) -> None:
         """Store the salt and adapter behind a root hash, evicting the oldest root if the table is
@@ -39,6 +44,13 @@ class StoredBlocks:
         self._apart[root] = apart
         if len(self._apart) > _MOST_APART:
             del self._apart[next(iter(self._apart))]
+
+    def remember_images(self, described: Mapping[bytes, tuple[bytes, ImageKeys]]) -> None:
+        """Store the tokens and images of blocks that are named by their images, evicting the oldest
+        blocks if the table is full. described: by the packed name."""
+        self._images.update(described)
+        while len(self._images) > _MOST_IMAGE_BLOCKS:
+            del self._images[next(iter(self._images))]
 
     def remove(self, hashes: list[int], medium: Medium = Medium.GPU) -> None:
         """Log blocks that are not findable in a medium any more."""
@@ -51,14 +63,16 @@ class StoredBlocks:
         """Return the event of a block of the device whose page reaches the host's memory."""
         is_first = page.parent in self._roots or page.parent in self._apart
         apart = self._apart.get(page.parent, Apart())
-        return Stored(
-            page.group,
-            None if is_first else page.parent,
-            [page.hash],
-            page.packed,
-            apart.salt if is_first else "",
-            self._lora_names.get(page.hash),
-            Medium.CPU,
+        return self._with_images(
+            Stored(
+                page.group,
+                None if is_first else page.parent,
+                [page.hash],
+                page.packed,
+                apart.salt if is_first else "",
+                self._lora_names.get(page.hash),
+                Medium.CPU,
+            )
         )
 
     def log(self, event: Stored) -> None:
@@ -87,7 +101,21 @@ class StoredBlocks:
         if apart.lora_name is not None:
             self._lora_names.update(dict.fromkeys(own, apart.lora_name))
         parent = before if first_block else None
-        self._log.append(Stored(group, parent, own, packed, apart.salt, apart.lora_name))
+        stored = Stored(group, parent, own, packed, apart.salt, apart.lora_name)
+        self._log.append(self._with_images(stored))
+
+    def _with_images(self, stored: Stored) -> Stored:
+        """Return the entry with the tokens of blocks that are named by their images."""
+        if not self._images:
+            return stored
+        count = len(stored.hashes)
+        size = len(stored.packed) // count
+        named = [stored.packed[at * size : (at + 1) * size] for at in range(count)]
+        found = [self._images.get(each, (each, None)) for each in named]
+        if all(keys is None for _, keys in found):
+            return stored
+        tokens = b"".join(each for each, _ in found)
+        return replace(stored, packed=tokens, images=tuple(keys for _, keys in found))
 
     def add_some(
         self, group: int, first_block: int, hashes: Sequence[int], packed: bytes, new: Sequence[int]

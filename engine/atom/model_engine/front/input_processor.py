@@ -17,9 +17,12 @@ import msgspec
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
+from atom.images.item import PlacedImage
 from atom.model_engine.front.vocabulary import Vocabulary
 from atom.model_engine.request import LoRARequest, Request
+from atom.model_engine.request_image import RequestImage
 from atom.model_engine.wire.request_bounds import RequestBounds
+from atom.model_engine.wire.request_images import check_images
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
@@ -125,12 +128,15 @@ class InputProcessor:
         cache_salt: str = "",
         client_id: str = "",
         lora: LoRARequest | None = None,
+        images: Sequence[RequestImage] = (),
     ) -> list[Request]:
-        """Build one request per answer to a prompt. numbers: yields the requests' ids.
+        """Build one request per answer to a prompt. numbers: yields the requests' ids; images: of
+        the prompt, whose tokens it has.
 
         An answer longer than the context leaves room for is cut to that room (it then ends with
         finish reason "length"); a prompt that leaves no room for one token is refused.
         """
+        check_images(images, len(token_ids), self._model)
         room_tokens = self._room_behind(token_ids)
         asked_tokens = room_tokens if prepared.max_tokens is None else prepared.max_tokens
         answer_tokens = min(asked_tokens, room_tokens)
@@ -151,6 +157,7 @@ class InputProcessor:
                 cache_salt=cache_salt,
                 client_id=client_id,
                 lora=lora,
+                images=list(images),
             )
             for params in params_of_each_answer(fitting)
         ]
@@ -258,6 +265,18 @@ class InputProcessor:
             if spaced[-len(plain) :] != plain:  # else the plain one keeps it out as well
                 found.append(spaced)
         return found
+
+    def pack_images(
+        self, images: Sequence[PlacedImage], params: SamplingParams
+    ) -> list[RequestImage]:
+        """Pack a prompt's images. Raises `RequestError` if the prompt is to be cut, since its
+        images would lose their places."""
+        if images and params.truncate_prompt_tokens is not None:
+            raise RequestError(
+                "truncate_prompt_tokens would cut the prompt's images; leave one of them out",
+                param="truncate_prompt_tokens",
+            )
+        return [RequestImage.of(image) for image in images]
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
         try:

@@ -50,7 +50,10 @@ class CachedBlocks:
         for number, each in enumerate(entry.hashes):
             start = number * self._block_bytes
             packed = entry.packed[start : start + self._block_bytes]
-            yield replace(entry, parent=parent, hashes=[each], packed=packed, salt=salt)
+            images = entry.images[number : number + 1]
+            yield replace(
+                entry, parent=parent, hashes=[each], packed=packed, salt=salt, images=images
+            )
             parent, salt = each, ""
 
 

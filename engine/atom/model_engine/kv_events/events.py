@@ -13,7 +13,14 @@ from hashlib import sha256
 import msgspec
 import numpy as np
 
-from atom.model_engine.blocks.block_log import Cleared, Entry, Medium, Removed, Stored
+from atom.model_engine.blocks.block_log import (
+    Cleared,
+    Entry,
+    ImageKeys,
+    Medium,
+    Removed,
+    Stored,
+)
 from atom.sizing.mask_rule import MaskRule
 
 _DIGEST_DIGITS = 32
@@ -36,7 +43,7 @@ class BlockStored(KVCacheEvent, tag="BlockStored"):
     lora_id: int | None
     medium: str
     lora_name: str | None
-    extra_keys: list[list[str] | None] | None = None
+    extra_keys: list[list[str | tuple[str, int]] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -120,11 +127,8 @@ class EventMaker:
         )
         # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's. A
         # digest of the salt is enough to separate prompts, and no reader can use it.
-        names = [] if entry.lora_name is None else [entry.lora_name]
-        if names or entry.salt:
-            others = [names or None] * (len(entry.hashes) - 1)
-            salts = [salt_digest(entry.salt)] if entry.salt else []
-            event.extra_keys = [[*names, *salts], *others]
+        if entry.lora_name is not None or entry.salt or any(entry.images):
+            event.extra_keys = list(_extra_keys(entry))
         if self._apart:
             self._group_of[entry.medium].update(dict.fromkeys(entry.hashes, entry.group))
             group = self._groups[entry.group]
@@ -142,6 +146,16 @@ class EventMaker:
             by_group.setdefault(self._group_of[entry.medium].pop(each), []).append(each)
         for group, hashes in by_group.items():
             yield BlockRemoved(hashes, entry.medium, group_idx=group)
+
+
+def _extra_keys(entry: Stored) -> Iterator[list[str | tuple[str, int]] | None]:
+    """Yield the inputs of each block besides its tokens: the adapter's name, the images in it, and
+    of a sequence's first block the digest of its salt."""
+    names = [] if entry.lora_name is None else [entry.lora_name]
+    for index in range(len(entry.hashes)):
+        images = (entry.images[index] if entry.images else None) or ()
+        salts = [salt_digest(entry.salt)] if entry.salt and index == 0 else []
+        yield [*names, *images, *salts] or None
 
 
 def _joined(entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -165,8 +179,13 @@ def _join(first: Entry, second: Entry) -> Entry | None:
         follows = second.parent == first.hashes[-1] and second.group == first.group
         if follows:
             hashes, packed = first.hashes + second.hashes, first.packed + second.packed
-            return replace(first, hashes=hashes, packed=packed)
+            images = _images(first) + _images(second) if first.images or second.images else ()
+            return replace(first, hashes=hashes, packed=packed, images=images)
     return None
+
+
+def _images(entry: Stored) -> tuple[ImageKeys | None, ...]:
+    return entry.images or (None,) * len(entry.hashes)
 
 
 def _group(index: int, mask: MaskRule) -> _Group:

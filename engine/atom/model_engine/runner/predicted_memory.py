@@ -17,7 +17,13 @@ from atom.sizing.kv_budget import KvBudget, running_sequences
 from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.overheads import LoraRoom, activation_bytes, lora_bytes, runtime_overhead_bytes
+from atom.sizing.overheads import (
+    LoraRoom,
+    activation_bytes,
+    image_bytes,
+    lora_bytes,
+    runtime_overhead_bytes,
+)
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding
 from atom.utils.device import Device
@@ -43,7 +49,12 @@ class PredictedMemory:
         models, longest = self._facts(), self.config.model.max_model_len
         tables = sum(rotary_bytes(facts, longest) for facts, _ in models)
         sizes = [self._model_bytes(facts, with_mtp=own) for facts, own in models]
-        return tables + sum(sizes) + self._lora_bytes()
+        return tables + sum(sizes) + self._lora_bytes() + self._image_bytes()
+
+    def _image_bytes(self) -> int:
+        """Return the bytes of images' outputs, which are a buffer of the model."""
+        limits = kv_cache.run_limits(self.config)
+        return image_bytes(self.config.model.facts, limits, self.element_bytes)
 
     def _lora_bytes(self) -> int:
         lora = self.config.lora

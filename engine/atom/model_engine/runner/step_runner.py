@@ -38,6 +38,7 @@ from atom.model_engine.runner.host_tokens import (
     PendingRuns,
     PendingTokens,
 )
+from atom.model_engine.runner.image_inputs import ImageInputs
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.slots.entering_rows import enter_rows
 from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
@@ -98,6 +99,9 @@ class StepRunner:
         )
         self._host_tokens = HostTokens(num_slots * self._numbers_per_row(config), device)
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
+        self.images: ImageInputs | None = None
+        if model.vision is not None:
+            self.images = self._inputs.images = ImageInputs(model.vision, device)
         self.graphs: DecodeGraphs | None = None
         self.adapters: LoraAdapters | None = None
         self._state_layers = [each for each in model.modules() if isinstance(each, StateLayer)]
@@ -124,8 +128,9 @@ class StepRunner:
         for load in batch.lora_loads:
             assert self.adapters is not None, "rows have adapters where these are served"
             self.adapters.load(load.number, load.slot)
+        encoded = None if self.images is None else self.images.encode(batch.images)
         graphs, least, step = self.graphs, self._least_bucket(batch), None
-        if graphs is not None and least is not None:
+        if graphs is not None and least is not None and not self._has_images(batch):
             variant = self._inputs.variant(batch)
             if graphs.takes(variant):
                 step = self._replay(graphs, batch, least, variant)
@@ -137,7 +142,12 @@ class StepRunner:
         if not samples_later:
             self.sample(step)
         step.failed, self._failed = self._failed, ()
+        step.encoded = encoded
         return step
+
+    def _has_images(self, batch: ScheduledBatch) -> bool:
+        """Return whether images' tokens, or their positions, keep a batch out of graphs."""
+        return self.images is not None and self.images.runs_eagerly(batch)
 
     def _copy_states(
         self,
@@ -220,6 +230,8 @@ class StepRunner:
             logprobs=step.logprobs.wait() if step.logprobs else None,
             prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
             failed=step.failed,
+            bad_images=() if step.encoded is None else step.encoded.bad(),
+            encode_seconds=0.0 if step.encoded is None else step.encoded.took(),
         )
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
@@ -301,7 +313,8 @@ class StepRunner:
         # Log-probabilities of a prompt look at all of its tokens, and so do some proposers.
         all_wanted = self._wants_all_states or bool(batch.prompt_scores)
         logits_indices = None if all_wanted else inputs.logits_indices
-        context = forward_context(inputs.attention, logits_indices, inputs.of_tokens)
+        images = None if self.images is None else self.images.tokens(batch)
+        context = forward_context(inputs.attention, logits_indices, inputs.of_tokens, images)
         with set_forward_context(context):
             states: HiddenStates = self.model.model(inputs.input_ids, inputs.positions)
         hidden = states.last

@@ -9,7 +9,7 @@ the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from atom.config import Config
 from atom.model_engine.row_columns import ROW_COLUMNS
 from atom.model_ops.backends import ResolvedOps
-from atom.utils.forward_context import AttentionMetaData, ForwardContext, LoraTokens
+from atom.utils.forward_context import (
+    AttentionMetaData,
+    ForwardContext,
+    ImageTokens,
+    LoraTokens,
+    RopeShifts,
+)
 
 _COLUMN = "column"
 
@@ -27,19 +33,23 @@ _COLUMN = "column"
 @dataclass(frozen=True, slots=True)
 class StepVariant:
     """Identify the kinds of rows that a step may have besides plain ones. lora: rows with an
-    adapter."""
+    adapter; shifts: rows whose rotary positions follow those of images."""
 
     lora: bool = field(default=False, metadata={_COLUMN: "lora_slot"})
+    shifts: bool = field(default=False, metadata={_COLUMN: "position_delta"})
 
     @classmethod
     def served_by(cls, config: Config) -> StepVariant:
         """Return the widest variant that an engine of this configuration serves."""
-        return cls(lora=config.lora is not None)
+        vision = config.model.facts.vision
+        shifts = vision is not None and vision.has_axes
+        return cls(lora=config.lora is not None, shifts=shifts)
 
     @classmethod
-    def captured_by(cls, resolved: ResolvedOps) -> StepVariant:
-        """Return the widest variant whose steps these operations can run in a captured graph."""
-        return cls(lora=resolved.captures_lora)
+    def captured_by(cls, resolved: ResolvedOps, config: Config) -> StepVariant:
+        """Return the widest variant that an engine of this configuration serves, and whose steps
+        these operations can run in a captured graph."""
+        return replace(cls.served_by(config), lora=resolved.captures_lora)
 
     @classmethod
     def of_rows(cls, numbers: Mapping[str, NDArray[Any]]) -> StepVariant:
@@ -76,8 +86,16 @@ def forward_context(
     attention: tuple[AttentionMetaData, ...],
     logits_indices: torch.Tensor | None,
     of_tokens: Mapping[str, torch.Tensor],
+    images: ImageTokens | None = None,
 ) -> ForwardContext:
     """Build the layers' context of a step. of_tokens: by row column the numbers [T] of the tokens'
-    rows, of each column that the step's variant has."""
-    slots = of_tokens.get("lora_slot")
-    return ForwardContext(attention, logits_indices, None if slots is None else LoraTokens(slots))
+    rows, of each column that the step's variant has; of position_delta also [3, T], if a row's
+    prompt has images. images: the tokens that these fill."""
+    slots, deltas = of_tokens.get("lora_slot"), of_tokens.get("position_delta")
+    return ForwardContext(
+        attention,
+        logits_indices,
+        lora=None if slots is None else LoraTokens(slots),
+        images=images,
+        shifts=None if deltas is None else RopeShifts(deltas.clamp(max=0)),
+    )

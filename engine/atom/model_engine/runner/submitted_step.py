@@ -19,6 +19,7 @@ from atom.model_engine.runner.host_tokens import (
     PendingTokens,
     PendingVectors,
 )
+from atom.model_engine.runner.image_inputs import Encoded
 from atom.model_engine.runner.slots.input_batch import StepInputs
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.models.decoder.hidden_states import HiddenStates
@@ -42,7 +43,7 @@ class SubmittedStep:
     drafts that precede its draws, if rows may carry any; may_run: the scheduler counts more than
     one token of some row; reporting: the rows of `logprobs`; computed: the inputs of the step's
     tokens, and drawn: all draws [n] int64, if a proposer catches up; pooled: a pooling model's
-    result; failed: request ids whose row could not be set up, and the reasons."""
+    result; failed: request ids whose row could not be set up, and the reasons; encoded: images."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -58,3 +59,4 @@ class SubmittedStep:
     drawn: torch.Tensor | None = None
     pooled: PendingVectors | None = None
     failed: tuple[tuple[int, str], ...] = ()
+    encoded: Encoded | None = None

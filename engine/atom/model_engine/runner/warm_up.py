@@ -78,8 +78,11 @@ def run_largest_steps(
     cache: CacheShape,
     few_layers: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Run the largest possible steps: of prompts, and of rows that all sample. few_layers: a
-    context in which one layer of each kind runs; a chunk's memory is freed after a layer."""
+    """Encode the largest image, and run the largest possible steps: of prompts, and of rows that
+    all sample. few_layers: a context in which one layer of each kind runs; a chunk's memory is
+    freed after a layer."""
+    if steps.images is not None:
+        steps.images.encode_largest(config.model.max_model_len)
     tokens = config.scheduler.max_num_batched_tokens
     prompts, *chunks = largest_prompts(config, cache)
     steps.submit(prompts)
@@ -273,6 +276,7 @@ def _row(
         token_ids=np.zeros(tokens, dtype=np.int32),
         block_ids=tables,
         params=params or SamplingParams(),
+        images=(),
         **(EMPTY_ROW | {"slot": slot, "request_id": slot, "num_prompt_tokens": tokens}),
     )
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import LoraLoad, NewRow, PromptScore, ScheduledBatch, Slots, StateCopy
+from atom.model_engine.batch import (
+    NO_IMAGES,
+    LoraLoad,
+    NewRow,
+    PromptScore,
+    ScheduledBatch,
+    Slots,
+    StateCopy,
+    StepImages,
+)
 from atom.model_engine.row_columns import row_numbers
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence
@@ -60,6 +69,7 @@ class BatchBuilder:
                 token_ids=sequence.token_ids,
                 block_ids=tuple(map(list, sequence.block_tables)),
                 params=sequence.params,
+                images=() if sequence.images is None else sequence.images.spans,
                 **row_numbers(sequence),
             )
         )
@@ -92,10 +102,11 @@ class BatchBuilder:
         *,
         extended: bool = False,
         saves: tuple[StateCopy, ...] = (),
+        images: StepImages = NO_IMAGES,
     ) -> ScheduledBatch:
         """Build the batch of a step. decodes: not to be changed any more; the same array as before
         says the same rows. extended: some of them compute extra tokens; saves: states to copy
-        behind it."""
+        behind it; images: of its chunks."""
         rows = self._rows
         if decodes is not self._decodes.given:
             self._decodes = self._next_decodes(decodes)
@@ -129,6 +140,7 @@ class BatchBuilder:
             state_loads=tuple(self._state_loads),
             state_saves=saves,
             lora_loads=tuple(self._lora_loads),
+            images=images,
         )
         self._new_rows, self._state_loads, self._lora_loads = [], [], []
         return batch

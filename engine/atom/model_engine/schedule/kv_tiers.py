@@ -165,7 +165,8 @@ class KVTiers:
         seconds_a_token: of computing prompts, 0 if unknown."""
         if sequence.tier_reads == _MOST_READS or not self._pages.num_used:
             return False
-        size, tokens = self._blocks.block_size, sequence.cacheable_token_ids
+        size = self._blocks.block_size
+        tokens = sequence.named(sequence.cacheable_token_ids, 0, size)
         whole = (len(tokens) - 1) // size * size
         least = max(self._setup.min_tokens, 1)
         asked = whole - found.num_blocks * size

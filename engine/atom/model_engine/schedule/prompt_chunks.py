@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
+from atom.model_engine.schedule.images.image_steps import ImageSteps
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
@@ -22,6 +23,8 @@ Clients = abc.Sequence[Hashable]
 
 
 class PromptChunks:
+    images: ImageSteps | None = None  # of models that read images
+
     def __init__(
         self,
         rows: RowTable,
@@ -53,6 +56,8 @@ class PromptChunks:
     def add(self, chunks: list[Chunk], slot: int, most: int) -> int:
         """Append as much of the row as `most`, `left` and blocks allow; how much that is."""
         count = min(self.left(slot), most)
+        if count > 0 and self.images is not None:
+            count = self.images.cut(slot, count)
         if count > 0 and self._row_blocks.windows is not None:
             count, appends = self._row_blocks.windows.append_chunk(slot, count)
             if len(appends):
@@ -88,8 +93,12 @@ class PromptChunks:
             sequence = waiting.first
             if not admit(sequence):
                 break
-            if sequence.slot != NO_SLOT:
-                budget -= self.add(chunks, sequence.slot, budget)
+            if sequence.slot == NO_SLOT:
+                continue
+            count = self.add(chunks, sequence.slot, budget)
+            if not count and self.images is not None:
+                break  # an image finds no room, nor would one behind it
+            budget -= count
 
     def unfinished(self, slots: list[int]) -> list[int]:
         """Return the rows whose prompts have tokens left to compute."""

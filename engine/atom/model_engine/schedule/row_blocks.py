@@ -15,6 +15,7 @@ from atom.model_engine.block_manager import BlockManager, BlockTables, PrefixMat
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.window_blocks import WindowBlocks
 from atom.model_engine.sequence import Sequence
+from atom.model_engine.sequence_images import SequenceImages
 
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
 # will soon need one more, and admitting into the last block would only cause a preemption.
@@ -45,9 +46,8 @@ class RowBlocks:
         None."""
         if self._blocks.num_free_blocks == 0:
             return None
-        match = self._blocks.match_prefix(
-            sequence.cacheable_token_ids, sequence.cache_salt, sequence.lora
-        )
+        tokens = sequence.named(sequence.cacheable_token_ids, 0, self._blocks.block_size)
+        match = self._blocks.match_prefix(tokens, sequence.cache_salt, sequence.lora)
         spare = self._watermark_blocks if others_run else 0
         if self.windows is not None:
             spare += self.windows.promised_blocks
@@ -148,8 +148,21 @@ class RowBlocks:
             sequence, full = rows.sequence_in(slot), length // size
             first = sequence.num_published
             tokens = token_ids[slot, first * size : full * size]
+            if sequence.images is not None:
+                tokens = self._named(sequence.images, tokens, first * size)
             sequence.chain_hash = publish(
                 self._tables[slot], tokens, first, sequence.chain_hash, sequence.lora
             )
             sequence.num_published = full
             next_full[slot] = (full + 1) * size
+
+    def _named(
+        self, images: SequenceImages, tokens: NDArray[np.int32], first: int
+    ) -> NDArray[np.int32]:
+        """Return the names of full blocks with images, and describe these to readers of events."""
+        size = self._blocks.block_size
+        named = images.named(tokens, first, size)
+        if named is not tokens and self._blocks.tells:
+            keys = images.extra_keys(first, len(tokens) // size, size)
+            self._blocks.describe_images(named, tokens, keys)
+        return named

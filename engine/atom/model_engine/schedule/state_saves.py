@@ -50,7 +50,7 @@ class StateSaves:
                 found.append(0)
                 continue
             first, end = sequence.num_published * size, self._end(batch, copy.slot) - size
-            tokens = self._rows.token_ids[copy.slot, first:end]
+            tokens = sequence.named(self._rows.token_ids[copy.slot, first:end], first, size)
             found.append(self._blocks.chain(tokens, sequence.chain_hash))
         return found
 
@@ -64,7 +64,9 @@ class StateSaves:
                 self._checkpoints.give_back(copy.checkpoint)
                 continue
             end = self._end(batch, copy.slot)
+            sequence = self._rows.sequence_in(copy.slot)
             tokens = self._rows.token_ids[copy.slot, end - size : end]
+            tokens = sequence.named(tokens, end - size, size)
             block = pool.find(self._blocks.chain(tokens, parent))
             if block is not None and pool.count_proven([block], [parent], tokens.tobytes()):
                 self._checkpoints.keep(block, copy.checkpoint)

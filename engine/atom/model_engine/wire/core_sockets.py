@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _LINGER_MS = 2000  # how long a last message may take to leave
 # No larger message is even buffered; a smaller one is refused with a line in the log.
-_WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
+_WIRE_LIMIT_BYTES = 2 * MAX_MESSAGE_BYTES
 
 
 class ClientEndpoints(msgspec.Struct, frozen=True):

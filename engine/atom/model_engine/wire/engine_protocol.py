@@ -309,6 +309,11 @@ class StatsBody(TransferTotals, frozen=True):
     guided_ended_for_work_total: int = 0  # sequences whose grammar took too much to follow
     running_loras: tuple[int, ...] = ()  # numbers of the adapters that rows run with
     waiting_loras: tuple[int, ...] = ()  # and of those of requests that wait
+    image_items_total: int = 0  # images of prompts
+    image_hits_total: int = 0  # times that an image's outputs were kept from before
+    image_failures_total: int = 0  # images whose outputs were no numbers
+    images_encoded_total: int = 0
+    encoder_seconds_total: float = 0.0  # that these took
     accepted_at_totals: tuple[int, ...] = ()  # drafts whose first, second and so on token held
 
 
@@ -407,7 +412,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 # Far above any real message (CoreManager splits additions), far below a harmful size.
-MAX_MESSAGE_BYTES = 64 * 2**20
+MAX_MESSAGE_BYTES = 256 * 2**20
 _RANK_PREFIX = b"rank-"
 
 # Request and call ids carry the client that made them, so that a core knows whom to answer.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from atom.config import ModelConfig
 from atom.errors import RequestError
 from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS, Request
+from atom.model_engine.wire.request_images import check_images
 from atom.model_engine.wire.request_size import check_size
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs.thinking_budget import ThinkingBudget
@@ -55,6 +56,13 @@ class RequestBounds:
                 f"n is {request.params.n}: each answer is a request of its own", param="n"
             )
         self.check_params(request.params)
+        check_images(request.images, len(prompt), self._model)
+        if request.images and request.kv_transfer is not None:
+            raise RequestError(
+                "prompts with images are not divided between engines yet; send the request without "
+                "kv_transfer_params",
+                param="images",
+            )
         check_size([prompt], request.params)
 
     def check_params(self, params: SamplingParams) -> None:

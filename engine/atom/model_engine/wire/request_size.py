@@ -14,6 +14,7 @@ import msgspec
 
 from atom.errors import RequestError
 from atom.model_engine.request import Request
+from atom.model_engine.request_image import image_bytes
 from atom.sampling_params import SamplingParams
 
 MOST_CALL_BYTES = 128 * 2**20
@@ -60,6 +61,7 @@ def parts_of(requests: Sequence[Request]) -> Iterator[list[Request]]:
     for request in requests:
         tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
         size_bytes = tokens * _TOKEN_BYTES + _bytes_of(request.params)
+        size_bytes += image_bytes(request.images)
         if part and part_bytes + size_bytes > _PART_BYTES:
             yield part
             part, part_bytes = [], 0

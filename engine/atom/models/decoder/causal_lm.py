@@ -9,6 +9,7 @@ processes; layers do.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -31,7 +32,9 @@ from atom.models.decoder.mlp import MoE
 from atom.models.decoder.per_layer_inputs import PerLayerInputs
 from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import ModelSpec
+from atom.models.vision.registry import build_encoder
 from atom.sizing.attention.kinds import SharedKvAttention as SharedKvFacts
+from atom.utils.forward_context import ImageTokens, get_forward_context
 
 
 class Decoder(nn.Module):
@@ -63,6 +66,8 @@ class Decoder(nn.Module):
         self.norm = build_norm(spec.hidden_size, spec.norm, build)
         self._logits_scale = spec.logits_scale
         self._aux_layers = {layer: number for number, layer in enumerate(spec.aux_layers)}
+        vision = spec.vision
+        self._image_layers = 0 if vision is None else vision.facts.decoder_layers
 
     def _share_keys(self, spec: ModelSpec) -> None:
         """Let layers without their own keys attend to another layer's."""
@@ -80,7 +85,11 @@ class Decoder(nn.Module):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
         """Compute input_ids [T] at positions [T] → hidden states; the last ones only of the tokens
         that the forward context selects for logits."""
-        stream, aux = Stream(self.embed_tokens(input_ids)), None
+        images = get_forward_context().images
+        embedded = self.embed_tokens(input_ids)
+        if images is not None:
+            embedded[images.tokens] = images.outputs[:, : embedded.shape[1]]
+        stream, aux = Stream(embedded), None
         inputs = None
         if self.per_layer_inputs is not None:
             inputs = self.per_layer_inputs(input_ids, stream.residual)
@@ -96,6 +105,8 @@ class Decoder(nn.Module):
             seen = None if aux is None or number is None else aux[:, number]
             own = own if inputs is None else (inputs[:, index],)
             stream = layer(stream, positions, seen, *own)
+            if images is not None and index < self._image_layers:
+                stream = _with_outputs(stream, images, index + 1)
         if self.hc_head is not None:
             stream = Stream(self.hc_head(stream.residual))
         normed = self.norm(stream)
@@ -107,9 +118,18 @@ class Decoder(nn.Module):
         return HiddenStates(last, None if aux is None else aux.flatten(1))
 
 
+def _with_outputs(stream: Stream, images: ImageTokens, part: int) -> Stream:
+    """Add part `part` of images' outputs to the stream of their tokens, of which a sum may still be
+    pending."""
+    size = stream.residual.shape[1]
+    residual = stream.residual.clone()
+    residual[images.tokens] += images.outputs[:, part * size : (part + 1) * size]
+    return replace(stream, residual=residual)
+
+
 class CausalLM(nn.Module):
     """A decoder, `model`, with its output head, `lm_head`: a step runs one, then the other on the
-    rows that sample."""
+    rows that sample. vision: the encoder of images, None for a model of text."""
 
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
@@ -119,6 +139,7 @@ class CausalLM(nn.Module):
         self.lm_head = ParallelLMHead(
             spec.vocab_size, spec.hidden_size, build, softcap=spec.logits_softcap
         )
+        self.vision = None if spec.vision is None else build_encoder(spec.vision)
         if spec.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
 

@@ -30,6 +30,7 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
+from atom.models.vision.encoder import VisionSpec
 from atom.sizing.attention.kinds import (
     EntriesAttention,
     GroupedAttention,
@@ -43,6 +44,8 @@ from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
 from atom.sizing.states import StateShape
 from atom.sizing.weights import ATTENTION_MODULES, PER_LAYER_INPUT, stored_projections
+
+_SECTIONS = (24, 20, 20)  # of transformers' class for Qwen3-VL
 
 # Heads of a layer's attention, of whichever kind it is.
 Shape = AttentionShape | LatentShape | CompressedShape | StateShape
@@ -136,7 +139,7 @@ class ModelSpec:
     have after the model's, for speculation alone; mtp_prefix: the prefix of their names, "" if
     their numbers continue the model's; aux_layers: layers whose inputs are auxiliary hidden states,
     with the last norm's input as the one after all layers; per_layer_inputs: embeddings that are
-    inputs of each layer."""
+    inputs of each layer; vision: the encoder of images, None for a model of text."""
 
     hidden_size: int
     vocab_size: int
@@ -151,6 +154,7 @@ class ModelSpec:
     mtp_prefix: str = ""
     aux_layers: tuple[int, ...] = ()
     per_layer_inputs: PerLayerInputsSpec | None = None
+    vision: VisionSpec | None = None
 
     def on_rank(self, ranks: int) -> ModelSpec:
         """Return the spec of one of `ranks` ranks, with its share of the heads. Matrices stay whole
@@ -239,6 +243,8 @@ def decoder_spec(
     kinds = (each.attention for each in facts.layers)
     first = next(each for each in kinds if not isinstance(each, StateAttention))
     rope = rope_config(rope_parameters(raw), first.rope_dim, rope_limits(config))
+    if facts.vision is not None and facts.vision.has_axes:
+        rope = replace(rope, sections=_sections(rope_parameters(raw)))
     layers = [
         LayerSpec(
             facts=layer,
@@ -265,7 +271,26 @@ def decoder_spec(
         layers=tuple(layers[: facts.num_layers]),
         mtp_layers=tuple(layers[facts.num_layers :]),
         mtp_prefix=facts.checkpoint.mtp_prefix,
+        vision=_vision(config),
     )
+
+
+def _sections(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the pairs of a head that rotate by time, height and width."""
+    given = parameters.get("mrope_section") or _SECTIONS
+    counted = isinstance(given, (list, tuple)) and all(isinstance(each, int) for each in given)
+    if not counted or len(given) != 3 or min(given) < 0:
+        raise ModelError(
+            f"config.json: mrope_section is {given!r}; it must be three numbers of pairs"
+        )
+    return tuple(given)
+
+
+def _vision(config: ModelConfig) -> VisionSpec | None:
+    vision = config.facts.vision
+    if vision is None:
+        return None
+    return VisionSpec(vision, vision.kept_tokens(config.max_model_len))
 
 
 def without_positions(spec: ModelSpec) -> ModelSpec:

@@ -96,6 +96,21 @@ def is_dummy(text: str) -> bool:
     return text == "dummy"
 
 
+def image_limit(text: str) -> int:
+    """Parse the most images of a prompt: a number, or a JSON object with the one key `image`."""
+    value: Any = int(text) if text.isdigit() else json_object(text)
+    if isinstance(value, dict):
+        others = sorted(value.keys() - {"image", "video", "audio"})
+        if others or any(value.get(kind) for kind in ("video", "audio")):
+            raise argparse.ArgumentTypeError(
+                f'{text!r} limits what is not read: images alone are read; use {{"image": N}}'
+            )
+        value = value.get("image")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise argparse.ArgumentTypeError(f'{text!r} is no number of images; use {{"image": N}}')
+    return value
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Read an option's value that is a JSON object."""
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from atom.sizing.options.cache import CacheOptions, KVEventsFlags, KVTransferFlags
 from atom.sizing.options.drafting import SpeculationFlags
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
+from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.kv_tiers import KVTierOptions
 from atom.sizing.options.lora import LoraFlags
 from atom.sizing.options.model import CheckpointOptions, ModelOptions
@@ -41,6 +42,7 @@ GROUPS = (
     ),
     Group("speculation", (SpeculationFlags,)),
     Group("LoRA adapters", (LoraFlags,)),
+    Group("images", (ImageOptions,)),
     Group("device", (SleepOptions, ExecutionOptions)),
     Group("parallelism", (ParallelOptions, EPLBFlags, NodePlace, HealthOptions)),
 )

@@ -115,6 +115,7 @@ class EngineSpec(ApiModel):
     prefix_caching: bool | None = option_field("enable_prefix_caching")
     scheduling_policy: Literal["mixed", "prefillFirst"] | None = option_field("scheduling_policy")
     reproducible: bool | None = option_field("reproducible")
+    max_images: int | None = option_field("max_images")
     speculative: SpeculativeSpec | None = None
     """Speculative decoding, which changes no token. Default: none."""
     lora: LoraSpec | None = None

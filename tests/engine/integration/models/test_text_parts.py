@@ -43,7 +43,9 @@ def greedy(model: Any, prompt: list[int]) -> list[int]:
 
 
 def served(folder: Path, prompt: list[int]) -> list[int]:
-    driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=4)
+    driver = CoreDriver(
+        str(folder), max_num_batched_tokens=48, max_num_seqs=4, language_model_only=True
+    )
     (tokens,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True)
     return tokens
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, ScheduledBatch, Slots
 from atom.model_engine.row_columns import ROW_COLUMNS
+from atom.model_engine.runner.image_inputs import ImageInputs
 from atom.model_engine.runner.slots.slot_columns import SlotState
 from atom.model_engine.runner.step_arrays import StepArrays
 from atom.model_engine.runner.step_variant import PLAIN, StepVariant
@@ -45,6 +46,8 @@ class StepInputs:
 
 
 class InputBatch:
+    images: ImageInputs | None = None  # of models that read images
+
     def __init__(
         self, slots: SlotState, max_model_len: int, block_size: int, device: torch.device
     ) -> None:
@@ -70,6 +73,8 @@ class InputBatch:
         """Apply the batch's changes to the host's state; `enter` and `append_blocks` update the
         device."""
         size = self._slots.device.max_blocks
+        if self.images is not None:
+            self.images.enter(batch.new_rows)
         for row in batch.new_rows:
             self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
             for name, numbers in self._numbers.items():
@@ -136,6 +141,8 @@ class InputBatch:
         for name in columns:
             numbers = self._numbers[name][batch.slots]
             arrays[name] = np.repeat(numbers, batch.num_scheduled_tokens)
+        if "position_delta" in columns and self.images is not None:
+            arrays["position_delta"] = self.images.shifts(batch, arrays["position_delta"])
         sent = upload_together(arrays, self._device)
         # Of decodes only the device knows the newest token.
         decodes = batch.num_decodes

@@ -60,7 +60,7 @@ def slot_state(served: StepVariant) -> SlotState:
 
 def test_a_sequence_that_enters_brings_all_of_its_numbers() -> None:
     sequence = Sequence(Request(7, [4, 5, 6], SamplingParams(), 9, 0.0))
-    sequence.slot, sequence.seed, sequence.lora_slot = 2, 11, 3
+    sequence.slot, sequence.seed, sequence.lora_slot, sequence.position_delta = 2, 11, 3, -5
     sequence.block_tables = ([1],)
     builder = BatchBuilder(RowTable(SLOTS, LENGTH))
     builder.enter(sequence)
@@ -68,7 +68,8 @@ def test_a_sequence_that_enters_brings_all_of_its_numbers() -> None:
     found = {name: getattr(entered, name) for name in ROW_COLUMNS}
     assert found == row_numbers(sequence)
     assert found == {
-        "slot": 2, "request_id": 7, "seed": 11, "num_prompt_tokens": 3, "lora_slot": 3
+        "slot": 2, "request_id": 7, "seed": 11, "num_prompt_tokens": 3, "lora_slot": 3,
+        "position_delta": -5,
     }  # fmt: skip
 
 

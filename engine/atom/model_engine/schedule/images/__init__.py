@@ -1,0 +1,1 @@
+"""Which images a step encodes, and which outputs of images the device keeps."""

@@ -1,0 +1,157 @@
+"""Qwen3-VL's encoder (technical report, 2025): learned positions between those of a square grid,
+rotated rows and columns, LayerNorms; results of some layers go to the decoder's first layers.
+
+pixels [patches, channels · frames · patch · patch], the patches of a merged square one after
+another; one output per square, with those for the decoder's layers beside it.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from atom.models.vision.encoder import ImageEncoder, VisionSpec
+from atom.models.vision.parts import Dense, LayerNorm, Table, activation, attended, rotation
+from atom.sizing.vision.qwen3_vl import QwenVisionFacts
+
+_EPS = 1e-6
+
+
+class _Attention(nn.Module):
+    def __init__(self, facts: QwenVisionFacts) -> None:
+        super().__init__()
+        size, self._heads = facts.hidden_size, facts.num_heads
+        self.qkv = Dense(3 * size, size)
+        self.proj = Dense(size, size)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(1, (3, self._heads, -1)).unbind(1)
+        return cast(torch.Tensor, self.proj(attended(q, k, v, cos, sin)))
+
+
+class _Mlp(nn.Module):
+    def __init__(self, facts: QwenVisionFacts) -> None:
+        super().__init__()
+        self.linear_fc1 = Dense(facts.intermediate_size, facts.hidden_size)
+        self.linear_fc2 = Dense(facts.hidden_size, facts.intermediate_size)
+        self._activation = activation(facts.activation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self.linear_fc2(self._activation(self.linear_fc1(x))))
+
+
+class _Block(nn.Module):
+    def __init__(self, facts: QwenVisionFacts) -> None:
+        super().__init__()
+        self.norm1 = LayerNorm(facts.hidden_size, _EPS)
+        self.attn = _Attention(facts)
+        self.norm2 = LayerNorm(facts.hidden_size, _EPS)
+        self.mlp = _Mlp(facts)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x), cos, sin)
+        return cast(torch.Tensor, x + self.mlp(self.norm2(x)))
+
+
+class _Merger(nn.Module):
+    """Project merged squares. merges_first: the norm is of a whole square."""
+
+    def __init__(self, facts: QwenVisionFacts, *, merges_first: bool) -> None:
+        super().__init__()
+        self._merged, self._first = facts.hidden_size * facts.merge_size**2, merges_first
+        self.norm = LayerNorm(self._merged if merges_first else facts.hidden_size, _EPS)
+        self.linear_fc1 = Dense(self._merged, self._merged)
+        self.linear_fc2 = Dense(facts.output_size, self._merged)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._first:
+            x = x.view(-1, self._merged)
+        squares = self.norm(x).view(-1, self._merged)
+        return cast(torch.Tensor, self.linear_fc2(F.gelu(self.linear_fc1(squares))))
+
+
+class _PatchEmbed(nn.Module):
+    def __init__(self, facts: QwenVisionFacts) -> None:
+        super().__init__()
+        patch = facts.patch_size
+        self.proj = Dense(facts.hidden_size, facts.channels, facts.frames, patch, patch)
+
+
+class _Visual(nn.Module):
+    def __init__(self, facts: QwenVisionFacts) -> None:
+        super().__init__()
+        self.patch_embed = _PatchEmbed(facts)
+        self.pos_embed = Table(facts.positions, facts.hidden_size)
+        self.blocks = nn.ModuleList(_Block(facts) for _ in range(facts.num_layers))
+        self.merger = _Merger(facts, merges_first=False)
+        self.deepstack_merger_list = nn.ModuleList(
+            _Merger(facts, merges_first=True) for _ in facts.inner_layers
+        )
+
+
+class QwenVisionEncoder(ImageEncoder):
+    def __init__(self, spec: VisionSpec) -> None:
+        super().__init__(spec)
+        assert isinstance(spec.facts, QwenVisionFacts)
+        self._facts = spec.facts
+        self.visual = _Visual(spec.facts)
+
+    def encode(self, pixels: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+        visual = self.visual
+        rows, columns = self._places(grid, pixels.device)
+        x = visual.patch_embed.proj(pixels)
+        x = x + self._positions(rows, columns, grid).to(x.dtype)
+        cos, sin = self._rotation(rows, columns)
+        inner: list[torch.Tensor] = []
+        for number, block in enumerate(visual.blocks):
+            x = block(x, cos, sin)
+            if number in self._facts.inner_layers:
+                inner.append(visual.deepstack_merger_list[len(inner)](x))
+        return torch.cat((visual.merger(x), *inner), dim=1)
+
+    def _places(
+        self, grid: tuple[int, int, int], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the row and column [patches] of each patch, square by square."""
+        _, height, width = grid
+        merge = self._facts.merge_size
+        shape = (height // merge, merge, width // merge, merge)
+        rows = torch.arange(height, device=device).view(shape[0], merge, 1, 1).expand(shape)
+        columns = torch.arange(width, device=device).view(1, 1, shape[2], merge).expand(shape)
+        return rows.transpose(1, 2).flatten(), columns.transpose(1, 2).flatten()
+
+    def _positions(
+        self, rows: torch.Tensor, columns: torch.Tensor, grid: tuple[int, int, int]
+    ) -> torch.Tensor:
+        """Interpolate the learned positions [patches, size]: the image spans the whole grid."""
+        table, side = self.visual.pos_embed.weight, isqrt(self._facts.positions)
+        (top, bottom, down), (left, right, across) = (
+            _between(places, count, side) for places, count in ((rows, grid[1]), (columns, grid[2]))
+        )
+        found = torch.zeros(len(rows), table.shape[1], device=rows.device)
+        for row, share in ((top, 1 - down), (bottom, down)):
+            for column, part in ((left, 1 - across), (right, across)):
+                found += table[row * side + column] * (share * part).unsqueeze(1)
+        return found
+
+    def _rotation(
+        self, rows: torch.Tensor, columns: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        size = self._facts.head_dim // 2
+        places = torch.arange(0, size, 2, dtype=torch.float, device=rows.device) / size
+        frequencies = 1.0 / self._facts.theta**places
+        return rotation(rows, columns, (frequencies, frequencies))
+
+
+def _between(
+    places: torch.Tensor, count: int, side: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the two neighbours [patches] in a grid of `side` of each of `count` places, and the
+    share of the second."""
+    at = places.float() * (side - 1) / max(count - 1, 1)
+    first = at.floor().long().clamp(max=side - 1)
+    return first, (first + 1).clamp(max=side - 1), at - first

@@ -1,0 +1,111 @@
+"""VisionFacts: the shape of a model's image encoder, and what its outputs are in the decoder. Pure.
+
+The loader and the encoder's modules use the shape, the plan its sums. A family subclasses the facts
+with its own fields in a file beside this one, and counts the parameters of its modules exactly.
+Facts are msgspec's structs: a configuration goes to the engine's processes as JSON, with the
+family as a tag.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+# Outputs of images that a device keeps, in tokens of a prompt, unless one image has more.
+MOST_KEPT_TOKENS = 16_384
+_CONTEXTS = 8
+
+Family = Literal["pixtral", "qwen3_vl"]
+
+
+class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The encoder of a model that reads images.
+
+    - `hidden_size`, `intermediate_size`, `num_layers`, `num_heads`: of the encoder's layers.
+    - `patch_size`: pixels of a patch's side; `merge_size`: patches of a token's side.
+    - `channels`: numbers of a pixel; `frames`: pictures of a patch, one after another.
+    - `output_size`: elements of a token's embedding in the decoder.
+    - `most_image_tokens`: of the largest image that a prompt may have.
+    - `image_token_id`: at a prompt's positions that outputs fill.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    patch_size: int
+    merge_size: int
+    channels: int
+    output_size: int
+    most_image_tokens: int
+    image_token_id: int
+    frames: int = 1
+
+    @property
+    def family(self) -> Family:
+        """Return the name of the file that computes it, below `atom.models.vision`."""
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> int:
+        """Return the number of parameters of the encoder and its projection."""
+        raise NotImplementedError
+
+    @property
+    def decoder_layers(self) -> int:
+        """Return how many of the decoder's first layers get outputs of their own added."""
+        return 0
+
+    @property
+    def has_axes(self) -> bool:
+        """Return whether an image's tokens have positions of time, height and width."""
+        return False
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def patch_numbers(self) -> int:
+        """Return the numbers of a patch's pixels."""
+        return self.channels * self.frames * self.patch_size**2
+
+    def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
+        """Return the shape of the pixels of an image with this grid of patches."""
+        raise NotImplementedError
+
+    @property
+    def row_size(self) -> int:
+        """Return the elements of all outputs of one token: its embedding, and one output for each
+        of the decoder's layers that gets one."""
+        return self.output_size * (1 + self.decoder_layers)
+
+    def largest_tokens(self, max_model_len: int) -> int:
+        """Return the tokens of the largest image that a prompt of this context may have."""
+        return min(self.most_image_tokens, max_model_len)
+
+    def kept_tokens(self, max_model_len: int) -> int:
+        """Return the tokens of images whose outputs a device keeps: at least of the largest image,
+        and with short contexts not more than a few whole ones have."""
+        useful = min(MOST_KEPT_TOKENS, _CONTEXTS * max_model_len)
+        return max(useful, self.largest_tokens(max_model_len))
+
+    def output_bytes(self, max_model_len: int, element_bytes: int) -> int:
+        """Return the bytes of the outputs that a device keeps."""
+        return self.kept_tokens(max_model_len) * self.row_size * element_bytes
+
+    def activation_bytes(self, max_model_len: int, element_bytes: int) -> int:
+        """Return the bytes that the largest image takes while it is encoded.
+
+        At the widest point these are live: the image's pixels as they were sent, in float32, and in
+        the model's type; the residual stream, its norm and a layer's output; and either queries,
+        keys and values, twice if they are rotated, with their results, or an MLP's inner numbers.
+        """
+        patches = self.largest_tokens(max_model_len) * self.merge_size**2
+        pixels = patches * self.patch_numbers * (4 + element_bytes)
+        widest = max(7 * self.hidden_size, 3 * self.intermediate_size)
+        layers = patches * (3 * self.hidden_size + widest) * element_bytes
+        outputs = self.largest_tokens(max_model_len) * self.row_size * element_bytes
+        rotation = patches * self.head_dim * 2 * 4
+        return pixels + layers + outputs + rotation

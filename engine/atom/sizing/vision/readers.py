@@ -1,0 +1,33 @@
+"""Which architectures read images: the reader of each one's encoder. Pure.
+
+An architecture without a row here is served as its text part alone. Called by ModelFacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from atom.sizing.config_fields import Config
+from atom.sizing.vision.pixtral import PixtralFacts, pixtral
+from atom.sizing.vision.qwen3_vl import QwenVisionFacts, qwen3_vl
+
+VisionKind = PixtralFacts | QwenVisionFacts
+
+_READERS: dict[str, Callable[[Config, Config], VisionKind]] = {
+    "Mistral3ForConditionalGeneration": pixtral,
+    "Qwen3VLForConditionalGeneration": qwen3_vl,
+    "Qwen3VLMoeForConditionalGeneration": qwen3_vl,
+}
+
+
+def vision_facts(wrapper: str | None, config: Config, text: Config) -> VisionKind | None:
+    """Return the encoder's facts; None for an architecture whose images are not read, and for a
+    checkpoint without an encoder. config: the whole config.json; text: its decoder's part."""
+    read = None if wrapper is None else _READERS.get(wrapper)
+    if read is None or not config.get("vision_config"):
+        return None
+    return read(config, text)
+
+
+def reads_images(wrapper: str) -> bool:
+    """Return whether images of checkpoints of this architecture are read."""
+    return wrapper in _READERS

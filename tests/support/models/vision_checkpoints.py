@@ -1,0 +1,171 @@
+"""Tiny random checkpoints that read images, and what transformers computes of prompts with images.
+
+The oracle gets the very pixels that the engine gets, so no image processing takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom.images.item import ImageItem, PlacedImage, image_item
+from atom.model_engine.request import LoRARequest
+from atom.sampling_params import SamplingParams
+from tests.support.models.lora_adapter import adapt
+from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
+
+IMAGE_TOKEN = 290  # of the vocabulary, and in none of the texts
+START_TOKEN, BREAK_TOKEN, END_TOKEN = 291, 291, 292
+_TEXT_TOKENS = range(3, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image's size in tokens, and the seed of its pixels."""
+
+    height: int
+    width: int
+    seed: int = 0
+
+
+Part = Picture | Sequence[int]  # of a prompt: an image, or tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePrompt:
+    """A prompt with its images, as the engine takes it."""
+
+    token_ids: list[int]
+    images: tuple[PlacedImage, ...]
+
+    def asked(self, params: SamplingParams, lora: LoRARequest | None = None) -> tuple[Any, ...]:
+        """Return the arguments of OfflineEngine.add."""
+        return self.token_ids, params, lora, (), self.images
+
+
+class VisionModel:
+    """A checkpoint on disk and transformers' model of it. kind: of multimodal_checkpoint.KINDS;
+    vision: changes of the encoder's config; whole: of config.json; changes: of the text part."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        *,
+        vision: dict[str, Any] | None = None,
+        whole: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> None:
+        token = {"image_token_index" if kind == "mistral3" else "image_token_id": IMAGE_TOKEN}
+        self.kind, self.folder = kind, folder
+        self.model = make_multimodal_checkpoint(
+            *(folder, kind),
+            vision={**({"image_size": 280} if kind == "mistral3" else {}), **(vision or {})},
+            whole={**token, **(whole or {})},
+            unlikely=(IMAGE_TOKEN,),
+            **changes,
+        )
+        config = self.model.config
+        self._vision = config.vision_config
+        self._is_pixtral = kind == "mistral3"
+        self._merge = (config if self._is_pixtral else config.vision_config).spatial_merge_size
+
+    def adapted(self, folder: Path) -> VisionModel:
+        """Write an adapter of the decoder's matrices, and return the oracle with it."""
+        decoder = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+        other = copy(self)
+        other.model = adapt(deepcopy(self.model), folder, target_modules=decoder)
+        return other
+
+    def item(self, picture: Picture) -> ImageItem:
+        """Draw the pixels of a picture, in the family's layout."""
+        patch, grid = self._vision.patch_size, self._grid(picture)
+        if self._is_pixtral:
+            shape: tuple[int, ...] = (3, grid[1] * patch, grid[2] * patch)
+        else:
+            frames = self._vision.temporal_patch_size
+            shape = (grid[1] * grid[2], 3 * frames * patch**2)
+        draw = np.random.default_rng((picture.seed, *grid))
+        pixels = draw.normal(size=shape).astype(np.float32)
+        return image_item(pixels, grid, picture.height * picture.width)
+
+    def prompt(self, *parts: Part) -> PicturePrompt:
+        """Join texts and images, each image in the tokens of its family."""
+        token_ids: list[int] = []
+        images = []
+        for part in parts:
+            if not isinstance(part, Picture):
+                token_ids += part
+                continue
+            tokens = self._tokens(part)
+            filled = np.flatnonzero(np.array(tokens) == IMAGE_TOKEN)
+            span = np.zeros(filled[-1] + 1 - filled[0], dtype=np.bool_)
+            span[filled - filled[0]] = True
+            images.append(PlacedImage(self.item(part), len(token_ids) + int(filled[0]), span))
+            token_ids += tokens
+        return PicturePrompt(token_ids, tuple(images))
+
+    def logits(self, prompt: PicturePrompt, more: Sequence[int] = ()) -> torch.Tensor:
+        """Compute the logits [tokens, vocabulary] of a prompt and tokens after it."""
+        ids = torch.tensor([[*prompt.token_ids, *more]])
+        inputs: dict[str, Any] = {}
+        items = [image.item for image in prompt.images]
+        if items and self._is_pixtral:
+            sizes = [item.pixels.shape[1:] for item in items]
+            height, width = (max(size[axis] for size in sizes) for axis in (0, 1))
+            padded = np.zeros((len(items), 3, height, width), np.float32)
+            for index, (item, size) in enumerate(zip(items, sizes, strict=True)):
+                padded[index, :, : size[0], : size[1]] = item.pixels
+            inputs = {"pixel_values": torch.from_numpy(padded), "image_sizes": torch.tensor(sizes)}
+        elif items:
+            inputs = {
+                "pixel_values": torch.from_numpy(np.concatenate([item.pixels for item in items])),
+                "image_grid_thw": torch.tensor([item.grid for item in items]),
+                "mm_token_type_ids": (ids == IMAGE_TOKEN).int(),
+            }
+        with torch.inference_mode():
+            return self.model(input_ids=ids, use_cache=False, **inputs).logits[0]
+
+    def greedy(self, prompt: PicturePrompt, count: int) -> list[int]:
+        """Draw the most likely tokens after a prompt."""
+        drawn: list[int] = []
+        for _ in range(count):
+            drawn.append(int(self.logits(prompt, drawn)[-1].argmax()))
+        return drawn
+
+    def _grid(self, picture: Picture) -> tuple[int, int, int]:
+        return (1, picture.height * self._merge, picture.width * self._merge)
+
+    def _tokens(self, picture: Picture) -> list[int]:
+        row = [IMAGE_TOKEN] * picture.width
+        if not self._is_pixtral:
+            return [START_TOKEN, *(row * picture.height), END_TOKEN]
+        return [*([*row, BREAK_TOKEN] * picture.height)[:-1], END_TOKEN]
+
+
+def text(length: int, seed: int) -> list[int]:
+    """Draw tokens of a text."""
+    draw = np.random.default_rng(seed)
+    tokens: list[int] = draw.integers(_TEXT_TOKENS.start, _TEXT_TOKENS.stop, size=length).tolist()
+    return tokens
+
+
+def pictures_and_texts(model: VisionModel) -> list[PicturePrompt]:
+    """Build prompts with none to four images: at the beginning, next to each other, at the end,
+    the same one twice, and after a text that other prompts have too."""
+    first, second = Picture(2, 3, 1), Picture(3, 1, 2)
+    begin = text(20, 1)
+    return [
+        model.prompt(begin, first, text(9, 2), second, text(8, 3)),
+        model.prompt(first, text(4, 4), Picture(1, 1, 6)),
+        model.prompt(begin, first, text(9, 2), Picture(3, 1, 3), text(8, 3)),
+        model.prompt(text(6, 5), Picture(1, 5, 4), first, Picture(4, 4, 5), first, text(1, 6)),
+        model.prompt(begin, text(12, 7)),
+        model.prompt(text(17, 8), Picture(1, 2, 7), text(3, 9)),
+    ]
