@@ -35,7 +35,7 @@ from atom.config_values import (
     SchedulerConfig,
     extended,
 )
-from atom.end_tokens import end_token_ids
+from atom.end_tokens import end_token_ids, ids_that_exist
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.lora_checkpoint import adapters_to_serve
 from atom.pooling_config import as_causal_model, pooling_config
@@ -349,7 +349,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         dtype=options.model.dtype,
         max_model_len=_context_length(options.model.max_model_len, facts),
         vocab_size=facts.vocab_size,
-        eos_token_ids=_ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
+        eos_token_ids=ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
         generation=_generation_defaults(_generation_config(options.checkpoint, checkpoint)),
         load_dummy=options.model.load_dummy,
         tokenizer_path=tokenizer_path,
@@ -444,21 +444,6 @@ def _context_length(asked: int | None, facts: ModelFacts) -> int:
             f"use at most {limit}"
         )
     return asked
-
-
-def _ids_that_exist(
-    end_ids: tuple[int, ...], facts: ModelFacts, checkpoint: Checkpoint
-) -> tuple[int, ...]:
-    """Drop end tokens that the model cannot generate; the log names them."""
-    impossible = [end for end in end_ids if not 0 <= end < facts.vocab_size]
-    if impossible:
-        logger.warning(
-            "%s: eos_token_id %s is outside the vocabulary (vocab_size %d in config.json) and ends "
-            "no answer; correct eos_token_id in generation_config.json and config.json, or the "
-            "tokenizer's eos_token",
-            checkpoint.path, ", ".join(map(str, impossible[:16])), facts.vocab_size,
-        )  # fmt: skip
-    return tuple(end for end in end_ids if 0 <= end < facts.vocab_size)
 
 
 def _generation_config(options: CheckpointOptions, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -3,12 +3,12 @@ config.json and its tokenizer name.
 
 Fine-tunes of base models need all three: their turns end with the tokenizer's `eos_token`, but the
 configuration that came with the base model still names another token. Torch-free; called once by
-atom.config, before a process starts. atom.config also selects the tokens that the model can
-generate.
+atom.config, before a process starts.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ import msgspec
 from atom.bounded_input.bounded_json import LISTING, read_json_file
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
+from atom.sizing.model_facts import ModelFacts
 from atom.sizing.text_part import text_part
+
+logger = logging.getLogger(__name__)
 
 _MOST_IDS = 4096
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
@@ -113,3 +116,18 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def ids_that_exist(
+    end_ids: tuple[int, ...], facts: ModelFacts, checkpoint: Checkpoint
+) -> tuple[int, ...]:
+    """Drop end tokens that the model cannot generate; the log names them."""
+    impossible = [end for end in end_ids if not 0 <= end < facts.vocab_size]
+    if impossible:
+        logger.warning(
+            "%s: eos_token_id %s is outside the vocabulary (vocab_size %d in config.json) and ends "
+            "no answer; correct eos_token_id in generation_config.json and config.json, or the "
+            "tokenizer's eos_token",
+            checkpoint.path, ", ".join(map(str, impossible[:16])), facts.vocab_size,
+        )  # fmt: skip
+    return tuple(end for end in end_ids if 0 <= end < facts.vocab_size)

@@ -19,7 +19,8 @@ from atom.kv_transfer_config.values import KVTransferConfig
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.loras.served_loras import ServedLoras
-from atom.model_engine.wire.engine_protocol import RankStats, StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import RankStats
 from atom.sizing.options.execution import SleepOptions
 from atom_operator.metrics import OperatorMetrics
 from tools.reference.markdown import code, codes, head, table

@@ -62,10 +62,10 @@ from atom.model_engine.wire.core_port import (
     RequestFailed,
     WeightsAre,
 )
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     RankStats,
-    StatsBody,
     StreamBody,
     UtilityResponseBody,
     first_id,

@@ -49,13 +49,8 @@ from atom.model_engine.wire.core_port import (
     CorePort,
     CoreStalled,
 )
-from atom.model_engine.wire.engine_protocol import (
-    EngineReport,
-    ProgressBody,
-    RankStats,
-    StatsBody,
-    StreamBody,
-)
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody, RankStats, StreamBody
 from atom.model_engine.wire.rank_answers import RankStatsBoard
 from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams

@@ -51,7 +51,8 @@ from atom.model_engine.schedule.step_result import StepResult, finished_row
 from atom.model_engine.schedule.step_time import Beside
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
-from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sizing.vision.facts import VisionFacts
 from atom.speculation.draft_lengths import DraftLengths
 

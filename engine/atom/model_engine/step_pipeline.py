@@ -34,7 +34,8 @@ from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GRAMMAR_COMPLETE, GuidedRequests
 from atom.model_engine.structured_output.guided_rows import GuidedEnd
-from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow
 from atom.speculation.draft_lengths import draft_lengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculation.step_cost import Costs, DraftingLayers, step_cost

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.request import Request
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.speculative_config import SpeculativeConfig
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.engine.speculation.test_identity import SETTINGS

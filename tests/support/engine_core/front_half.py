@@ -20,12 +20,12 @@ import numpy as np
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.request import Request
 from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import (
     ConcurrencyRow,
     EngineReport,
     FinishedRow,
     RankStats,
-    StatsBody,
     StreamBody,
     UtilityResponseBody,
 )

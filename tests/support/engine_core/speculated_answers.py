@@ -18,7 +18,7 @@ from atom.model_engine.request import Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.step_pipeline import StepPipeline
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.step_cost import StepCost

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
 
 _PREFIXES = ("atom:spec_decode_num_", "vllm:spec_decode_num_")
 

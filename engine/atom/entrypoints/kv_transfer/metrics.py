@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from atom.metrics import REASON_SEPARATOR, RequestMetrics
 from atom.model_engine.transfer_legs import TransferResult
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
 
 _LABELS = ["model_name"]
 

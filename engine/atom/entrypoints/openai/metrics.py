@@ -32,7 +32,8 @@ from atom.metrics import HANDED_OVER, LOST, Histogram, RequestMetrics
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.request import FinishReason
-from atom.model_engine.wire.engine_protocol import EngineReport, StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.rank_answers import add_stats
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."

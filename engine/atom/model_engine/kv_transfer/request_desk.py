@@ -14,7 +14,8 @@ from atom.model_engine.kv_transfer.transfer import KVTransfer
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.transfer_legs import TransferOutcome
-from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody, client_of
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import FinishedRow, client_of
 
 
 @dataclass(frozen=True, slots=True)

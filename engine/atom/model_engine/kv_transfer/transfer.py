@@ -31,7 +31,8 @@ from atom.model_engine.kv_transfer.kept_pages import KeptPages, KeptPrefix
 from atom.model_engine.kv_transfer.tickets import TicketTable
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.transfer_legs import DecodeLeg, PrefillLeg, TicketNote
-from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
+from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.engine_protocol import FinishedRow
 
 _SPARE = 0.01  # share of the pool that stays free for running rows
 _HELD_TOO_MUCH = (

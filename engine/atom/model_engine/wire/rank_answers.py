@@ -13,12 +13,12 @@ from itertools import chain, zip_longest
 
 import msgspec
 
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
     RankReport,
     RankStats,
-    StatsBody,
     UtilityResponseBody,
 )
 

@@ -12,10 +12,10 @@ from atom.config import EngineOptions, build_config
 from atom.model_engine.engine_core import EngineCore
 from atom.model_engine.request import Request
 from atom.model_engine.wire.core_sockets import ClientAddress, CoreSockets
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
-    StatsBody,
     StreamBody,
     decode_from_rank,
     encode,

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
     RankStats,
-    StatsBody,
     UtilityResponseBody,
 )
 from atom.model_engine.wire.rank_answers import RankAnswers, RankStatsBoard
