@@ -185,11 +185,11 @@ class DeviceCopies:
     def move(self, number: int, saves: Sequence[Move], loads: Sequence[Move]) -> None:
         staged = []
         for kind, moves in groupby(saves, itemgetter(0)):
-            ring = self._ring(kind)
-            for batch in _batches(list(moves), ring.size):
-                for part, pages in ring.take(batch, self._tables[kind].page_bytes):
-                    self._ops.read_pages(self._tables[kind], _blocks(part, self._device), pages)
-                    staged.append((part, pages))
+            ring, table, batch = self._ring(kind), self._tables[kind], list(moves)
+            assert len(batch) <= ring.size, "more pages are under way than have a place"
+            for part, pages in ring.take(batch, table.page_bytes):
+                self._ops.read_pages(table, _blocks(part, self._device), pages)
+                staged.append((part, pages))
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
         self._jobs.put(_Job(number, staged, loads, ready))
