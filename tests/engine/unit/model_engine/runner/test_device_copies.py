@@ -162,6 +162,25 @@ def test_a_damaged_row_is_noted_with_the_call_that_read_it(
         assert side.memory.spoiled_at(row) == 3, "it was written anew"
 
 
+def test_copies_that_fail_lose_pages_and_nothing_else(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that keeps the page before is not taken for the one that was to replace it."""
+    _, side = sides
+    side.move(1, [Move(0, 4, 3)], [])
+    rows = side.copies._rows
+    with monkeypatch.context() as broken:
+        broken.setattr(rows, "runs", lambda moves, pages: 1 / 0)
+        side.move(2, [Move(0, 5, 3)], [])
+        side.move(3, [], [Move(0, 6, 7)])
+    assert side.memory.spoiled_at(7) == 3
+    side.move(4, [], [Move(0, 7, 3)])
+    assert side.memory.spoiled_at(3) == 4
+    side.move(5, [Move(0, 5, 3)], [])
+    side.move(6, [], [Move(0, 7, 3)])
+    assert side.memory.spoiled_at(3) == 4, "the thread goes on"
+
+
 def test_ranks_write_their_parts_of_a_row_beside_each_other() -> None:
     descriptor = unnamed_memory("test")
     shape = HostTier(PAGES, 48, 0, 0, 2, 0)
