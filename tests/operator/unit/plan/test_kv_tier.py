@@ -8,6 +8,8 @@ import pytest
 
 from atom.sizing.host_tier import GIB
 from atom_operator.children.engine_container import engine_container
+from atom_operator.domain import Plan
+from atom_operator.plan.learning import learning_key
 from atom_operator.plan_report import facts
 from atom_operator.validation.defaulting import resolve_options
 from atom_operator.validation.engine_limits import validate_tier
@@ -26,6 +28,10 @@ def memory_of(**changes: Any) -> int:
 
 def arguments(**changes: Any) -> list[str]:
     return list(engine_container(plan(**changes))["args"])
+
+
+def key_of(planned: Plan) -> str:
+    return learning_key(planned.model.location, planned.engine, planned.accelerator)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +68,12 @@ def test_on_a_cpu_the_tier_is_a_part_of_the_devices_memory() -> None:
     before, after = without.capacity.capacity, planned.capacity.capacity
     assert before is not None
     assert after is not None
-    assert after.reserve_bytes == before.reserve_bytes + 4 * GIB
+    assert after.device.reserve_bytes == before.device.reserve_bytes + 4 * GIB
     assert memory_of(accelerator=CPU, cache={"kv": {"hostMemory": "4Gi"}}) == memory_of(
         accelerator=CPU
     )
-    keys = {each.evidence.key for each in (without, planned)}
-    assert len(keys) == 2, "what one of them measured corrects no plan of the other"
-    assert plan(accelerator=GPU).evidence.key == plan(accelerator=GPU, cache=TIER).evidence.key
+    assert key_of(without) != key_of(planned), "one's measurement corrects no plan of the other"
+    assert key_of(plan(accelerator=GPU)) == key_of(plan(accelerator=GPU, cache=TIER))
 
 
 def test_a_tier_that_is_larger_than_the_cpus_memory_is_refused() -> None:
