@@ -83,6 +83,7 @@ class ChatTemplate:
         self._plain = self._shaped(source, plain)
         self._with_tools = self._shaped(tool_source, with_tools) if tool_source else self._plain
         self.signs = self._with_tools.signs
+        self._sources = (source, tool_source or source)
 
     def render(
         self,
@@ -168,6 +169,20 @@ class ChatTemplate:
         made = copy.copy(self)
         made._plain = self._plain.writing_calls(write, single=single)
         made._with_tools = self._with_tools.writing_calls(write, single=single)
+        return made
+
+    def marking_images(self, placeholder: str, mark: str) -> ChatTemplate | None:
+        """Copy the template, with `mark` written wherever it writes the placeholder of an image;
+        None if it has no place for images."""
+        plain, with_tools = self._sources
+        if placeholder not in plain:
+            return None
+        made = copy.copy(self)
+        marked = (source.replace(placeholder, mark) for source in (plain, with_tools))
+        made._plain, made._with_tools = (
+            replace(shaped, template=_compile(source))
+            for shaped, source in zip((self._plain, self._with_tools), marked, strict=True)
+        )
         return made
 
     def end_of_turn(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from atom.entrypoints.flags.engine_args import options_from_args
 from atom.entrypoints.http.access_options import access_options
 from atom.entrypoints.http.api_key import read_api_keys, read_key_file
-from atom.entrypoints.server_args import tls_files
+from atom.entrypoints.server_args import media_rules, tls_files
 from atom.entrypoints.server_parts import (
     ChatOptions,
     ClientOptions,
@@ -118,6 +118,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             template_kwargs=args.default_chat_template_kwargs,
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
+            media=media_rules(args),
         ),
         limits=LimitOptions(
             request_timeout_seconds=args.request_timeout_seconds or None,

@@ -21,7 +21,9 @@ from atom.entrypoints.http.api_key import (
 from atom.entrypoints.http.tls import CLIENT_CERTIFICATES, TlsFiles
 from atom.entrypoints.process.logs import LEVELS
 from atom.errors import ConfigError
+from atom.images.fetching import MediaRules
 
+_DOMAIN = re.compile(r"([A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _PASSWORD_VARIABLE = "ATOM_SSL_KEYFILE_PASSWORD"
 
@@ -92,6 +94,23 @@ def add_access_flags(group: Any) -> None:
         default=[],
         metavar="PATH",
         help="likewise for POST /update_weights (default: the model of the start)",
+    )
+    add(
+        "--allowed-media-domains",
+        type=media_domains,
+        nargs="+",
+        default=[],
+        metavar="DOMAIN",
+        help="sites whose images requests may name by URL, as words or a JSON list; a site with a "
+        "private address is never called (default: none, images come as data URLs)",
+    )
+    add(
+        "--allowed-local-media-path",
+        type=media_folder,
+        default=None,
+        metavar="FOLDER",
+        help="folder whose images requests may name by file:// URL, as all clients then can "
+        "(default: none)",
     )
     add(
         "--allowed-origins",
@@ -174,6 +193,39 @@ def origins(text: str) -> list[str]:
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"is no JSON list ({error}): {text!r}") from error
     return [_origin(each) for each in found]
+
+
+def media_domains(text: str) -> list[str]:
+    """Parse one site, or vLLM's JSON list of sites."""
+    found: Any = [text]
+    if text.startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"is no JSON list ({error}): {text!r}") from error
+    return [_domain(each) for each in found]
+
+
+def _domain(text: object) -> str:
+    if not isinstance(text, str) or not _DOMAIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a site such as images.example.com, without https:// and port"
+        )
+    return text.lower()
+
+
+def media_folder(text: str) -> Path:
+    """Parse the folder of images."""
+    folder = Path(text)
+    if not folder.is_absolute() or not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no folder by its whole path, from / on")
+    return folder
+
+
+def media_rules(args: argparse.Namespace) -> MediaRules:
+    """Return where images may come from besides data URLs."""
+    domains = frozenset(each for given in args.allowed_media_domains for each in given)
+    return MediaRules(domains, args.allowed_local_media_path)
 
 
 def _origin(text: object) -> str:

@@ -14,6 +14,7 @@ from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
 from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
+from atom.images.fetching import MediaRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,13 @@ class ListenOptions:
 class ChatOptions:
     """Configure how chats become prompts, and how their answers are read. template_kwargs:
     variables of the chat template that a request does not set. tool_call_parser, reasoning_parser:
-    names from `tool_parsers`."""
+    names from `tool_parsers`. media: where images may come from besides data URLs."""
 
     chat_template: Path | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
+    media: MediaRules = field(default_factory=MediaRules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

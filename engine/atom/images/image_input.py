@@ -66,6 +66,17 @@ class ImageInput:
         """End the processes."""
         self._reader.close()
 
+    def check_marks(self, text: str, count: int) -> None:
+        """Raise `RequestError` if a rendered conversation does not show each of its images."""
+        shown = text.count(self.mark)
+        if shown != count:
+            raise RequestError(
+                f"the model's chat template shows {shown} of the {count} images of these messages; "
+                "send images in messages of the user, or pass another template with "
+                "--chat-template",
+                param="messages",
+            )
+
     async def read(self, client: str, asked: Sequence[AskedImage]) -> tuple[ImageItem, ...]:
         """Fetch, decode and process images. Raises `RequestError` that names the part at fault."""
         if len(asked) > self._bounds.most_images:

@@ -88,6 +88,10 @@ class ImagePlacer:
         )
         return self._expanded(ids, starts, groups, items)
 
+    def spells(self, text: str) -> bool:
+        """Return whether a text has words that spell a token of images."""
+        return any(each in text for each in self._processor.marks.reserved)
+
     def _expanded(
         self,
         ids: Sequence[int],

@@ -24,6 +24,7 @@ from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.errors import RequestError
+from atom.images.item import PlacedImage
 from atom.model_engine.control import Answer, Control
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
@@ -102,6 +103,7 @@ class AsyncLLMEngine:
             processor.warn_of_misfits()
         self.processor = processor
         self.text = AsyncText(self.processor)
+        self.images = processor.images
         self._rank_stats = RankStatsBoard(wall_clock)
         self._lifecycle = EngineLifecycle(on_progress, holds_requests=config.sleep.holds_requests)
         self._requests = OpenRequests(
@@ -152,6 +154,8 @@ class AsyncLLMEngine:
     async def start(self) -> None:
         """Begin to load; `status` has the progress, `wait_ready` waits for the end."""
         await self._digests.read_all(self.config.lora)
+        if self.images is not None:
+            await self.images.prepare()
         self._events.start()
         self._core.start()
         self._idle.start()
@@ -241,6 +245,8 @@ class AsyncLLMEngine:
         """End the engine process. Open requests get an error."""
         self._idle.stop()
         self.text.close()
+        if self.images is not None:
+            self.images.close()
         await self._link.shut_down(timeout_seconds)
 
     # ---- requests -----------------------------------------------------------------------------
@@ -292,6 +298,7 @@ class AsyncLLMEngine:
         model: str | None = None,
         pools: bool = False,
         leg: Leg | None = None,
+        images: Sequence[Sequence[PlacedImage]] = (),
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
         the first prompt, then to the second, and so on. timeout_seconds: the group then raises
@@ -299,7 +306,8 @@ class AsyncLLMEngine:
         too. cache_salt: only requests of the same one share cached prompts, and of one client if
         `cache_salts` requires it. client_id: as in `Request`. model: an adapter's name, or any
         other for the model alone. pools: for vectors, of a pooling model. leg: of a request that
-        another engine shares; its one prompt has one answer."""
+        another engine shares; its one prompt has one answer. images: of each prompt, which then is
+        token ids."""
         self.processor.inputs.check_pools(pools)
         self._admission.check(len(prompts) * params.n, client_id)
         lora = self.loras.get(model)
@@ -311,6 +319,7 @@ class AsyncLLMEngine:
             cache_salt=self.cache_salts.of(client_id, cache_salt),
             client_id=client_id,
             lora=None if lora is None else lora.request,
+            images=images,
         )
         if leg is not None:
             requests = [msgspec.structs.replace(each, kv_transfer=leg) for each in requests]

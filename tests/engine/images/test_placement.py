@@ -137,6 +137,8 @@ def test_a_prompt_without_images_keeps_the_letters_of_a_token(model: _Model) -> 
     ids = model.placer.place(f"what is {word}?", _MARK, ()).token_ids
     assert model.id_of(word) not in ids
     assert model.tokenizer.decode(ids, skip_special_tokens=False) == f"what is {word}?"
+    assert model.placer.spells(f"what is {word}?")
+    assert not model.placer.spells("what is this?")
 
 
 def test_expanded_tokens_equal_those_of_the_expanded_text(model: _Model) -> None:

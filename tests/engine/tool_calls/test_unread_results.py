@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from atom.entrypoints.openai.unread_parts import UNREAD_TYPES, words_for
+from atom.entrypoints.request_fields.unread_parts import UNREAD_TYPES, words_for
 from tests.support.server.scripted_model import ScriptedRig, in_turn, scripted
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from atom.entrypoints.anthropic.protocol import (
+    IMAGE,
     ContentBlock,
     CountTokensRequest,
     InputMessage,
@@ -22,12 +24,20 @@ from atom.entrypoints.anthropic.protocol import (
     ResultBlock,
     ToolChange,
     ToolDefinition,
+    not_taken,
 )
 from atom.entrypoints.anthropic.sealed_thinking import unsealed
-from atom.entrypoints.openai.protocol import ChatCompletionRequest, ChatMessage, TextPart, Thinking
+from atom.entrypoints.openai.image_parts import image_part
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    ChatMessage,
+    TextPart,
+    Thinking,
+    UnreadPart,
+)
 from atom.entrypoints.openai.structured import JsonSchemaFormat, ResponseFormat
 from atom.entrypoints.openai.tools import FunctionCall, FunctionName, NamedTool, ToolCall
-from atom.entrypoints.openai.unread_parts import words_for
+from atom.entrypoints.request_fields.unread_parts import words_for
 from atom.errors import RequestError
 
 # Claude Code begins its system prompt with a line that changes from request to request.
@@ -36,11 +46,19 @@ _BILLING_LINE = "x-anthropic-billing-header:"
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
 
-def chat_request_of(request: CountTokensRequest) -> ChatCompletionRequest:
-    """Make a chat of a conversation and all that is asked of its answer. Raises
-    `RequestError`."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The surroundings of a block. tools: by name; images: the model reads images."""
+
+    tools: Mapping[str, dict[str, Any]]
+    images: bool
+
+
+def chat_request_of(request: CountTokensRequest, *, images: bool = False) -> ChatCompletionRequest:
+    """Make a chat of a conversation and all that is asked of its answer. images: the model reads
+    images. Raises `RequestError`."""
     tools = _tools_of(request)
-    messages = [*_system_of(request), *_messages_of(request, tools)]
+    messages = [*_system_of(request), *_messages_of(request, _Reading(tools, images))]
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
     if tools:
         fields["tools"] = list(tools.values())
@@ -159,14 +177,15 @@ def _system_of(request: CountTokensRequest) -> Iterator[ChatMessage]:
         yield _said("system", texts)
 
 
-def _said(role: str, texts: Sequence[str]) -> ChatMessage:
-    parts = [TextPart(type="text", text=text) for text in texts]
-    return ChatMessage.model_construct(role=role, content=parts)
+def _said(role: str, said: Sequence[str | UnreadPart]) -> ChatMessage:
+    return ChatMessage.model_construct(role=role, content=[_part(each) for each in said])
 
 
-def _messages_of(
-    request: CountTokensRequest, tools: Mapping[str, dict[str, Any]]
-) -> Iterator[ChatMessage]:
+def _part(said: str | UnreadPart) -> TextPart | UnreadPart:
+    return TextPart(type="text", text=said) if isinstance(said, str) else said
+
+
+def _messages_of(request: CountTokensRequest, reading: _Reading) -> Iterator[ChatMessage]:
     last_user = max(
         (index for index, message in enumerate(request.messages) if message.role == "user"),
         default=-1,
@@ -178,7 +197,7 @@ def _messages_of(
         if message.role == "assistant":
             yield _assistant(message, place)
         else:
-            yield from _heard(message, place, tools)
+            yield from _heard(message, place, reading)
 
 
 def _blocks(message: InputMessage) -> list[ContentBlock]:
@@ -186,11 +205,10 @@ def _blocks(message: InputMessage) -> list[ContentBlock]:
     return content if isinstance(content, list) else [ContentBlock(type="text", text=content)]
 
 
-def _heard(
-    message: InputMessage, place: str, tools: Mapping[str, dict[str, Any]]
-) -> Iterator[ChatMessage]:
-    """Convert a user's or system's message: tool results first, then one message of its texts."""
-    texts: list[str] = []
+def _heard(message: InputMessage, place: str, reading: _Reading) -> Iterator[ChatMessage]:
+    """Convert a user's or system's message: tool results first, then one message of its texts and
+    images."""
+    said: list[str | UnreadPart] = []
     results = False
     for index, block in enumerate(_blocks(message)):
         at = f"{place}[{index}]"
@@ -198,17 +216,23 @@ def _heard(
             results = True
             yield ChatMessage.model_construct(
                 role="tool",
-                content=_result(block, at, tools),
+                content=_result(block, at, reading),
                 tool_call_id=_needed(block.tool_use_id, f"{at}.tool_use_id"),
             )
         elif block.type == "text":
-            texts.append(_needed(block.text, f"{at}.text"))
+            said.append(_needed(block.text, f"{at}.text"))
+        elif block.type == IMAGE:
+            if not reading.images:
+                raise RequestError(f"{at}.type: {not_taken(IMAGE)}", param="messages")
+            if message.role != "user":
+                raise _misplaced(block, at, message.role)
+            said.append(_image(block.source, at))
         elif block.type in ("tool_addition", "tool_removal"):
-            texts.append(_changed(block, at, tools))
+            said.append(_changed(block, at, reading.tools))
         else:
             raise _misplaced(block, at, message.role)
-    if texts or not results:
-        yield _said(message.role, texts)
+    if said or not results:
+        yield _said(message.role, said)
 
 
 def _assistant(message: InputMessage, place: str) -> ChatMessage:
@@ -225,6 +249,8 @@ def _assistant(message: InputMessage, place: str) -> ChatMessage:
             name = _needed(block.name, f"{at}.name")
             call = FunctionCall(name=name, arguments=block.input or {})
             calls.append(ToolCall(id=_needed(block.id, f"{at}.id"), function=call))
+        elif block.type == IMAGE:
+            raise RequestError(f"{at}.type: {not_taken(IMAGE)}", param="messages")
         elif block.type != "redacted_thinking":  # which only its author can read
             raise _misplaced(block, at, message.role)
     fields: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
@@ -235,22 +261,50 @@ def _assistant(message: InputMessage, place: str) -> ChatMessage:
     return ChatMessage.model_construct(**fields)
 
 
-def _result(block: ContentBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
+def _result(
+    block: ContentBlock, place: str, reading: _Reading
+) -> str | list[TextPart | UnreadPart]:
     content = block.content
     if isinstance(content, list):
-        content = "\n".join(
-            _shown(part, f"{place}.content[{index}]", tools) for index, part in enumerate(content)
-        )
+        shown = [
+            _shown(part, f"{place}.content[{index}]", reading) for index, part in enumerate(content)
+        ]
+        if any(isinstance(each, UnreadPart) for each in shown):
+            return [_part(each) for each in (["Error:", *shown] if block.is_error else shown)]
+        content = "\n".join(each for each in shown if isinstance(each, str))
     # Models know of errors by their text alone.
     return f"Error: {content or ''}" if block.is_error else content or ""
 
 
-def _shown(part: ResultBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
+def _shown(part: ResultBlock, place: str, reading: _Reading) -> str | UnreadPart:
     if part.type == "text":
         return _needed(part.text, f"{place}.text")
+    if part.type == IMAGE and reading.images:
+        return _image(part.source, place)
     if (words := words_for(part.type)) is not None:
         return words
-    return _definition(_needed(part.tool_name, f"{place}.tool_name"), place, tools)
+    return _definition(_needed(part.tool_name, f"{place}.tool_name"), place, reading.tools)
+
+
+def _image(source: Any, place: str) -> UnreadPart:
+    """Convert the source of an image to a URL."""
+    given = source if isinstance(source, dict) else {}
+    if given.get("type") == "base64":
+        kind, data = (_text(given, name, place) for name in ("media_type", "data"))
+        return image_part(f"data:{kind};base64,{data}", place)
+    if given.get("type") == "url":
+        return image_part(_text(given, "url", place), place)
+    raise RequestError(
+        f"{place}.source.type: must be base64 or url; this server stores no files",
+        param="messages",
+    )
+
+
+def _text(source: Mapping[str, Any], name: str, place: str) -> str:
+    value = source.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{place}.source.{name}: is required, a text", param="messages")
+    return value
 
 
 def _changed(block: ContentBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:

@@ -7,36 +7,40 @@ conversation.py converts the conversation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from atom.entrypoints.openai.protocol import MAX_CONTENT_PARTS, MAX_MESSAGES
-from atom.entrypoints.openai.unread_parts import UNREAD_TYPES
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.entrypoints.request_fields.request_body import RequestBody, StrictModel, Whole
+from atom.entrypoints.request_fields.unread_parts import UNREAD_TYPES
 
 MAX_TOOLS = 1024  # agents declare hundreds, of which most are deferred
 _TEXT_ONLY = "this server takes text only; send text"
 _NO_SERVER_TOOLS = "this server runs no tools; leave the block out, or send its text"
 _REMEDIES = {"image": _TEXT_ONLY, "document": _TEXT_ONLY, "container_upload": _TEXT_ONLY}
+IMAGE = "image"
+_KNOWN_BLOCKS = (
+    "text", "thinking", "redacted_thinking", "tool_use", "tool_result",
+    "tool_addition", "tool_removal",
+)  # fmt: skip
 
 
-def _one_of(*known: str) -> AfterValidator:
-    """Build the check of a block's type."""
+def not_taken(kind: str, known: Sequence[str] = _KNOWN_BLOCKS) -> str:
+    """Return why a block of this kind is refused."""
+    remedy = _REMEDIES.get(kind, _NO_SERVER_TOOLS)
+    return f"{kind[:64]!r} blocks are not taken here ({', '.join(known)} are): {remedy}"
+
+
+def _one_of(*known: str, also: Sequence[str] = ()) -> AfterValidator:
+    """Build the check of a block's type. also: kinds that the conversation's reader may refuse."""
 
     def check(kind: str) -> str:
-        if kind not in known:
-            raise PydanticCustomError(
-                "block_type",
-                "{kind} blocks are not taken here ({known} are): {remedy}",
-                {
-                    "kind": repr(kind[:64]),
-                    "known": ", ".join(known),
-                    "remedy": _REMEDIES.get(kind, _NO_SERVER_TOOLS),
-                },
-            )
+        if kind not in (*known, *also):
+            raise PydanticCustomError("block_type", "{why}", {"why": not_taken(kind, known)})
         return kind
 
     return AfterValidator(check)
@@ -56,13 +60,16 @@ class SystemBlock(StrictModel):
 
 
 class ResultBlock(StrictModel):
-    """Represent a part of a tool's result; pictures and documents count as words."""
+    """Represent a part of a tool's result; documents count as words, and so do images that the
+    model does not read."""
 
     type: Annotated[str, _one_of("text", "tool_reference", *UNREAD_TYPES)]
-    """`text`, or `tool_reference` for a tool whose loading was deferred; words stand for images
-    and documents."""
+    """`text`, `image`, or `tool_reference` for a tool whose loading was deferred; words stand for
+    documents, and for images that the model does not read."""
     text: str | None = None
     """A part of the tool's result."""
+    source: Any = None
+    """Of an image: `base64` with media_type and data, or `url` with url."""
     tool_name: str | None = None
     """The tool that the model is shown from here on."""
 
@@ -109,15 +116,14 @@ class ContentBlock(StrictModel):
 
     type: Annotated[
         str,
-        _one_of(
-            "text", "thinking", "redacted_thinking", "tool_use", "tool_result",
-            "tool_addition", "tool_removal",
-        ),
-    ]  # fmt: skip
-    """`text`, `thinking`, `redacted_thinking`, `tool_use`, `tool_result`, `tool_addition` or
-    `tool_removal`; others are refused by name."""
+        _one_of(*_KNOWN_BLOCKS, also=(IMAGE,)),
+    ]
+    """`text`, `thinking`, `redacted_thinking`, `tool_use`, `tool_result`, `tool_addition`,
+    `tool_removal`, or `image` if the model reads images; others are refused by name."""
     text: str | None = None
     """The text of a text block."""
+    source: Any = None
+    """Of an image: `base64` with media_type and data, or `url` with url."""
     thinking: str | None = None
     """Reasoning of the assistant's, for templates that show it again."""
     signature: str | None = None

@@ -24,10 +24,11 @@ from atom.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequ
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.body import read_body
 from atom.entrypoints.openai.chat_parsing import events_of
-from atom.entrypoints.openai.chat_prompt import chat_prompt, chat_work
+from atom.entrypoints.openai.chat_prompt import chat_work, rendered_chat
 from atom.entrypoints.openai.choices import AnswerHead, Answers, render
 from atom.entrypoints.openai.generation import Dialect
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
+from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.openai.serving_chat import start_chat
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
@@ -53,7 +54,7 @@ async def start_messages(
 ) -> Answers:
     """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
     try:
-        make_chat = partial(chat_request_of, request)
+        make_chat = partial(chat_request_of, request, images=engine.images is not None)
         answers = await start_chat(
             engine,
             await chat_work(engine, client_id, request, make_chat),
@@ -72,10 +73,10 @@ async def start_messages(
     return answers
 
 
-def _prompt_of(engine: AsyncLLMEngine, request: CountTokensRequest) -> str:
-    chat = chat_request_of(request)
+def _counted_chat(engine: AsyncLLMEngine, request: CountTokensRequest) -> ChatCompletionRequest:
+    chat = chat_request_of(request, images=engine.images is not None)
     chat.callable_tools()
-    return chat_prompt(engine, chat)
+    return chat
 
 
 def _renamed(error: RequestError) -> RequestError:
@@ -149,10 +150,11 @@ def message_routes(state: ServerState) -> APIRouter:
             request = await read_body(http, CountTokensRequest, share, turns)
             engine = state.serving_engine(request.model)
             try:
-                count = partial(_prompt_of, engine, request)
-                prompt = await chat_work(engine, client_id, request, count)
+                make_chat = partial(_counted_chat, engine, request)
+                chat = await chat_work(engine, client_id, request, make_chat)
+                rendered = await rendered_chat(engine, client_id, chat)
                 tokens = await engine.tokenize(
-                    prompt, add_special_tokens=False, client_id=client_id
+                    rendered.prompt, add_special_tokens=False, client_id=client_id
                 )
             except RequestError as error:
                 raise _renamed(error) from None

@@ -22,7 +22,7 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
     ),
     refused(
         "text alone is read and written, also of models that read images",
-        "--allowed-local-media-path --allowed-media-domains --asr-max-buffer-seconds "
+        "--asr-max-buffer-seconds "
         "--asr-max-concurrent-sessions --code-revision --disable-chunked-mm-input "
         "--enable-adaptive-dispatch-to-encoder --enable-broadcast-mm-inputs-process "
         "--enable-encoder-swa-bounded-replay --enable-mm-embeds --enable-mm-global-cache "

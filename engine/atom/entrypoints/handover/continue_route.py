@@ -22,6 +22,7 @@ from atom.entrypoints.handover.token_frames import (
     WEIGHTS_HEADER,
     TokenFrames,
 )
+from atom.entrypoints.http.body_budget import MAX_BODY_BYTES
 from atom.entrypoints.http.sse import EventStream, Frames
 from atom.entrypoints.openai.body import read_bytes
 from atom.entrypoints.openai.state import ServerState
@@ -29,6 +30,7 @@ from atom.errors import RequestError
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.handover.handed_request import HandedRequest
 from atom.model_engine.front.handover.worker_core import WorkerFacts
+from atom.model_engine.wire.request_images import MOST_IMAGE_BYTES
 
 _MEDIA_TYPE = "application/x-msgpack"
 _DECODER = msgspec.msgpack.Decoder(HandedRequest)
@@ -37,7 +39,8 @@ _DECODER = msgspec.msgpack.Decoder(HandedRequest)
 def continue_handler(state: ServerState) -> Callable[[Request], Awaitable[Response]]:
     async def continue_request(http: Request) -> Response:
         _check_protocol(http)
-        with state.bodies.share() as share:
+        pixels_bytes = MOST_IMAGE_BYTES if state.reads_images else 0
+        with state.bodies.share(most_bytes=MAX_BODY_BYTES + pixels_bytes) as share:
             data = await read_bytes(http, share)
             try:
                 handed = _DECODER.decode(data)

@@ -10,16 +10,25 @@ from __future__ import annotations
 from atom.errors import RequestError
 
 SMALL_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 8 * 2**20
+MAX_BODY_BYTES_WITH_IMAGES = 32 * 2**20
 DEFAULT_BYTES = 256 * 2**20
 
 
 class BodyShare:
     """Hold one body's bytes of a budget, released at the end of the context. most_tokens: of a
-    prompt that the model takes; None while that is unknown."""
+    prompt that the model takes; None while that is unknown. most_bytes: of the body."""
 
-    def __init__(self, budget: BodyBudget, most_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        budget: BodyBudget,
+        most_tokens: int | None = None,
+        *,
+        most_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self._budget = budget
         self.most_tokens = most_tokens
+        self.most_bytes = most_bytes
         self.held_bytes = 0
 
     def __enter__(self) -> BodyShare:
@@ -43,9 +52,11 @@ class BodyBudget:
         self._most_bytes = most_bytes
         self.held_bytes = 0
 
-    def share(self, most_tokens: int | None = None) -> BodyShare:
-        """Open a share of the budget for one body."""
-        return BodyShare(self, most_tokens)
+    def share(
+        self, most_tokens: int | None = None, *, most_bytes: int = MAX_BODY_BYTES
+    ) -> BodyShare:
+        """Open a share of the budget for one body. most_bytes: of the body."""
+        return BodyShare(self, most_tokens, most_bytes=most_bytes)
 
     def change(self, size_bytes: int) -> None:
         """Change the reserved bytes. Raises `RequestError` (503) past the bound."""

@@ -29,7 +29,6 @@ from atom.entrypoints.request_fields.field_check import check_fields
 from atom.entrypoints.request_fields.request_body import MAX_TIMEOUT_SECONDS, RequestBody
 from atom.errors import RequestError
 
-MAX_BODY_BYTES = 8 * 1024 * 1024
 BODY_TIMEOUT_SECONDS = 60.0
 TIMEOUT_HEADER = "x-request-timeout"
 _MOST_PROBLEMS_SHOWN = 3
@@ -101,8 +100,8 @@ async def _read_text(request: Request, share: BodyShare) -> bytearray:
             f"the body's content-encoding is {encoding}; this server reads plain JSON", status=415
         )
     declared = header_of(request.scope, "content-length") or ""
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise _too_large()
+    if declared.isdigit() and int(declared) > share.most_bytes:
+        raise _too_large(share)
     data = await read_bytes(request, share)
     # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
     if data.startswith(codecs.BOM_UTF8):
@@ -119,8 +118,8 @@ async def read_bytes(request: Request, share: BodyShare) -> bytearray:
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS if waits else None):
             async for chunk in request.stream():
                 size_bytes = len(data) + len(chunk)
-                if size_bytes > MAX_BODY_BYTES:
-                    raise _too_large()
+                if size_bytes > share.most_bytes:
+                    raise _too_large(share)
                 share.grow(size_bytes)
                 data += chunk
     except TimeoutError:
@@ -163,9 +162,9 @@ def _seconds(header: str) -> float:
     return seconds
 
 
-def _too_large() -> RequestError:
+def _too_large(share: BodyShare) -> RequestError:
     return RequestError(
-        f"the body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB, the most this server reads",
+        f"the body is larger than {share.most_bytes // 2**20} MiB, the most this server reads",
         status=413,
     )
 

@@ -8,10 +8,19 @@ once, a long one on a thread, whose turn AsyncText finds. Used by /v1/chat/compl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from atom.entrypoints.http.long_requests import is_long
+from atom.entrypoints.openai.image_parts import (
+    below_results,
+    has_images,
+    not_read,
+    read_images,
+    shown_parts,
+)
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     ChatMessage,
@@ -23,7 +32,10 @@ from atom.entrypoints.openai.protocol import (
 from atom.entrypoints.openai.thinking import template_switches
 from atom.entrypoints.openai.tools import AllowedChoice, NamedTool
 from atom.errors import RequestError
+from atom.images.item import ImageItem, PlacedImage
+from atom.images.placement import PlacedPrompt
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.front.input_processor import Prompt
 
 _Result = TypeVar("_Result")
 
@@ -36,15 +48,42 @@ async def chat_work(
     return await engine.text.run(client_id, work, is_long=is_long(parts))
 
 
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered conversation. text: with one placeholder for each image; placed: its tokens, if it
+    has images, or words that spell a token of images; None if the text says it all."""
+
+    text: str
+    placed: PlacedPrompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """Return what the engine reads."""
+        return self.text if self.placed is None else self.placed.token_ids
+
+    @property
+    def images(self) -> tuple[PlacedImage, ...]:
+        """Return the images, by their places among the tokens."""
+        return () if self.placed is None else self.placed.images
+
+
 async def rendered_chat(
     engine: AsyncLLMEngine, client_id: str, request: ChatCompletionRequest | TokenizeRequest
-) -> str:
-    """Render a conversation, as `chat_prompt` does. Raises `RequestError`."""
-    return await chat_work(engine, client_id, request, partial(chat_prompt, engine, request))
+) -> ChatPrompt:
+    """Read the images of a conversation and render it, as `chat_prompt` does. Raises
+    `RequestError`."""
+    items = await read_images(engine, client_id, request.messages)
+    work = partial(chat_prompt, engine, request, items)
+    return await chat_work(engine, client_id, request, work)
 
 
-def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:
-    """Render the conversation as the model reads it. Raises `RequestError`."""
+def chat_prompt(
+    engine: AsyncLLMEngine,
+    request: ChatCompletionRequest | TokenizeRequest,
+    items: Sequence[ImageItem] = (),
+) -> ChatPrompt:
+    """Render the conversation as the model reads it. items: its images, if the model reads
+    images. Raises `RequestError`."""
     messages = request.messages or []
     continues = continues_message(request)
     if request.documents and not engine.processor.template_names("documents"):
@@ -53,13 +92,44 @@ def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | Tokeniz
             "message",
             param="documents",
         )
-    return engine.processor.render_chat(
-        [_template_message(index, item) for index, item in enumerate(messages)],
+    shows = bool(items)
+    render = partial(
+        engine.processor.render_chat,
         tools=_template_tools(request),
         add_generation_prompt=request.add_generation_prompt is not False and not continues,
         continue_final_message=continues,
         extra=_template_variables(request),
+        images=len(items),
     )
+    shown = [_template_message(index, item, shows=shows) for index, item in enumerate(messages)]
+    of_results = any(item.role == "tool" and has_images(item) for item in messages)
+    text = _first_that_shows(render, [shown, below_results(shown)] if of_results else [shown])
+    return _tokenised(engine, request, text, items)
+
+
+def _first_that_shows(render: Callable[..., str], forms: Sequence[list[dict[str, Any]]]) -> str:
+    """Render the first form of the messages that the template shows with all images. Raises the
+    last form's `RequestError`."""
+    *others, last = forms
+    for form in others:
+        with suppress(RequestError):
+            return render(form)
+    return render(last)
+
+
+def _tokenised(
+    engine: AsyncLLMEngine,
+    request: ChatCompletionRequest | TokenizeRequest,
+    text: str,
+    items: Sequence[ImageItem],
+) -> ChatPrompt:
+    """Place the images of a conversation, and keep words from becoming tokens of images."""
+    images = engine.images
+    if images is None:
+        return ChatPrompt(text)
+    special = bool(request.add_special_tokens)
+    placed = engine.processor.inputs.place_images(images, text, items, add_special_tokens=special)
+    return ChatPrompt(text.replace(images.mark, images.placer.placeholder), placed)
 
 
 def continues_message(request: ChatCompletionRequest | TokenizeRequest) -> bool:
@@ -88,8 +158,9 @@ def continues_message(request: ChatCompletionRequest | TokenizeRequest) -> bool:
     return asked
 
 
-def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
-    """Return a message as chat templates know it: plain values, only the keys that it has."""
+def _template_message(index: int, message: ChatMessage, *, shows: bool) -> dict[str, Any]:
+    """Return a message as chat templates know it: plain values, only the keys that it has. shows:
+    the conversation has images that the model reads."""
     content = message.content
     if content is None:
         if not (message.tool_calls or message.reasoning or message.reasoning_content):
@@ -98,13 +169,18 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
                 param="messages",
             )
         content = ""
-    if isinstance(content, list):
+    shown: str | list[dict[str, str]]
+    if isinstance(content, str):
+        shown = content
+    elif shows and has_images(message):
+        shown = shown_parts(index, message)
+    else:
         if message.role != "tool":
             _check_parts(index, content)
-        content = "\n".join(part.text for part in content)
+        shown = "\n".join(part.text for part in content)
     # Templates know "system"; "developer" is its newer name in the API.
     role = "system" if message.role == "developer" else message.role
-    found: dict[str, Any] = {"role": role, "content": content}
+    found: dict[str, Any] = {"role": role, "content": shown}
     for key in ("name", "tool_call_id"):
         value = getattr(message, key)
         if value is not None:
@@ -121,11 +197,7 @@ def _check_parts(index: int, parts: Sequence[TextPart | UnreadPart]) -> None:
     """Refuse a picture or document that is no result of a tool. Raises `RequestError`."""
     for number, part in enumerate(parts):
         if isinstance(part, UnreadPart):
-            raise RequestError(
-                f"messages[{index}].content[{number}].type: input should be 'text', and is "
-                f"{part.type!r}; this server takes text only",
-                param="messages",
-            )
+            raise not_read(index, number, part, reads="text")
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:

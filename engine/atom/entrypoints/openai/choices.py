@@ -261,6 +261,7 @@ class Answers:
             self.shown.n,
             prompt_only=self.shown.prompt_only,
             reasoning_tokens=reasoning,
+            image_tokens=self._image_tokens,
         )
 
     def usage_shown(self, usage: Usage | None) -> Usage | None:
@@ -270,7 +271,13 @@ class Answers:
             return usage
         prompt = sum(self.group.num_prompt_tokens[:: self.shown.n])
         completion = sum(reader.num_output_tokens for reader in self.readers)
-        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(0))
+        details = PromptTokensDetails(0, self._image_tokens or UNSET)
+        return Usage(prompt, completion, prompt + completion, details)
+
+    @property
+    def _image_tokens(self) -> int:
+        """Count the tokens of images in the prompts."""
+        return sum(self.group.num_image_tokens[:: self.shown.n])
 
     def close(self) -> None:
         """Abort the running answers. May be called again."""

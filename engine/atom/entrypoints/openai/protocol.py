@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, PrivateAttr, Tag
 
 from atom.entrypoints.openai.structured import StructuredFields
 from atom.entrypoints.openai.tools import MAX_TOOLS, ToolCall, ToolFields
-from atom.entrypoints.openai.unread_parts import UNREAD_TYPES, words_for
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.entrypoints.request_fields.generation_fields import (
     AnswerFields,
@@ -28,6 +27,7 @@ from atom.entrypoints.request_fields.request_body import (
     StrictModel,
     Whole,
 )
+from atom.entrypoints.request_fields.unread_parts import UNREAD_TYPES, words_for
 from atom.sampling_params import MAX_LOGPROBS
 
 MAX_MESSAGES = 2048
@@ -69,18 +69,34 @@ class TextPart(StrictModel):
     tool's result: the server takes text."""
 
     type: Literal["text"]
-    """Always text: this server takes no other type. In a tool's result, words replace pictures,
-    recordings and files."""
+    """text, or image_url if the model reads images. In a tool's result, words replace recordings
+    and files, and pictures that the model does not read."""
     text: str
     """The text of the part."""
 
 
 class UnreadPart(StrictModel):
-    """Represent a picture, recording or document in a tool's result, which counts as words."""
+    """Represent a picture, recording or document, which models of text alone do not read; in a
+    tool's result it counts as words."""
 
     type: Annotated[str, Field(pattern=f"^({'|'.join(UNREAD_TYPES)})$")]
-    """Always text: this server takes no other type. In a tool's result, words replace pictures,
-    recordings and files."""
+    """text, or image_url if the model reads images. In a tool's result, words replace recordings
+    and files, and pictures that the model does not read."""
+    image_url: Any = None
+    """Of type image_url: the URL, or an object with url and detail (auto, low or high)."""
+    uuid: Any = None
+    """The client's name of the image; equal images are known by their pixels in any case."""
+    _place: str = PrivateAttr("")
+
+    @property
+    def place(self) -> str:
+        """Return the place of a part that another API has, for errors; "" for one of a chat."""
+        return self._place
+
+    def placed_at(self, place: str) -> UnreadPart:
+        """Note the place of the part in another API."""
+        self._place = place
+        return self
 
     @property
     def text(self) -> str:

@@ -40,6 +40,9 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: Annotated[
         int, Meta(description="Prompt tokens that were in the prefix cache already.")
     ]
+    image_tokens: Annotated[
+        int | UnsetType, Meta(description="Prompt tokens of images, if it has any.")
+    ] = UNSET
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
@@ -343,11 +346,13 @@ def usage_of(
     *,
     prompt_only: bool = False,
     reasoning_tokens: int | None = None,
+    image_tokens: int = 0,
 ) -> Usage:
     """Sum the usage over the last outputs of a response's choices, `n` per prompt: a prompt counts
-    once. prompt_only: the generated tokens were not requested."""
+    once. prompt_only: the generated tokens were not requested. image_tokens: of the prompts."""
     prompt = sum(output.num_prompt_tokens for output in lasts[::n])
     cached = sum(output.num_cached_tokens for output in lasts[::n])
     completion = 0 if prompt_only else sum(output.num_output_tokens for output in lasts)
     details = UNSET if reasoning_tokens is None else CompletionTokensDetails(reasoning_tokens)
-    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)
+    of_prompt = PromptTokensDetails(cached, image_tokens or UNSET)
+    return Usage(prompt, completion, prompt + completion, of_prompt, details)

@@ -24,10 +24,11 @@ from atom.entrypoints.openai.chat_parsing import (
     message_of,
     shown_reason,
 )
-from atom.entrypoints.openai.chat_prompt import chat_prompt, chat_work
+from atom.entrypoints.openai.chat_prompt import ChatPrompt, chat_prompt, chat_work
 from atom.entrypoints.openai.chat_structure import chat_structure
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.frames import StreamEvents, TextTemplate
+from atom.entrypoints.openai.image_parts import read_images
 from atom.entrypoints.openai.logprobs import (
     PromptLogprobs,
     TokenNames,
@@ -47,6 +48,7 @@ from atom.entrypoints.openai.responses import (
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.entrypoints.openai.thinking import thinking_budget
 from atom.errors import RequestError
+from atom.images.item import ImageItem
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.transfer_legs import Leg
@@ -55,16 +57,19 @@ from atom.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """Holds all that a conversation asks of the engine. prompt: the rendered text; parsing: of the
-    answer's text, None if all of it is content."""
+    """Holds all that a conversation asks of the engine. parsing: of the answer's text, None if all
+    of it is content."""
 
-    prompt: str
+    prompt: ChatPrompt
     params: SamplingParams
     parsing: AnswerParsing | None
 
 
-def plan_chat(engine: AsyncLLMEngine, request: ChatCompletionRequest) -> ChatPlan:
-    """Render the conversation and check its options; on any thread. Raises `RequestError`."""
+def plan_chat(
+    engine: AsyncLLMEngine, request: ChatCompletionRequest, items: Sequence[ImageItem] = ()
+) -> ChatPlan:
+    """Render the conversation and check its options; on any thread. items: its images. Raises
+    `RequestError`."""
     params = sampling_params_of(
         request,
         engine.config.model.generation,
@@ -73,8 +78,8 @@ def plan_chat(engine: AsyncLLMEngine, request: ChatCompletionRequest) -> ChatPla
         prompt_logprobs=request.prompt_logprobs,
     )
     tools = request.callable_tools()
-    prompt = chat_prompt(engine, request)
-    parsing = answer_parsing(engine.processor.answer_formats, request, tools, prompt)
+    prompt = chat_prompt(engine, request, items)
+    parsing = answer_parsing(engine.processor.answer_formats, request, tools, prompt.text)
     params = msgspec.structs.replace(
         params,
         shown_special_token_ids=() if parsing is None else tuple(parsing.special_ids.values()),
@@ -102,11 +107,12 @@ async def start_chat(
 ) -> Answers:
     """Queue the conversation. leg: of a request that another engine shares. Raises `RequestError`
     for whatever is wrong with it."""
-    plan = await chat_work(engine, client_id, request, partial(plan_chat, engine, request))
+    items = await read_images(engine, client_id, request.messages)
+    plan = await chat_work(engine, client_id, request, partial(plan_chat, engine, request, items))
     params, parsing = params_of_leg(plan.params, leg), plan.parsing
     try:
         group = await engine.add_requests(
-            [plan.prompt],
+            [plan.prompt.prompt],
             params,
             request_id=request_id,
             # The template writes special tokens itself.
@@ -117,6 +123,7 @@ async def start_chat(
             client_id=client_id,
             model=request.model,
             leg=leg,
+            images=(plan.prompt.images,),
         )
     except RequestError as error:
         if error.param == "prompt":  # the rendered conversation

@@ -10,7 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from atom.entrypoints.http.body_budget import BodyBudget, BodyShare
+from atom.entrypoints.http.body_budget import (
+    MAX_BODY_BYTES,
+    MAX_BODY_BYTES_WITH_IMAGES,
+    BodyBudget,
+    BodyShare,
+)
 from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.errors import shortened
@@ -72,6 +77,11 @@ class ServerState:
         return self.engine is not None and self.engine.holds_asleep
 
     @property
+    def reads_images(self) -> bool:
+        """Return whether the model reads images."""
+        return self.engine is not None and self.engine.images is not None
+
+    @property
     def is_ending(self) -> bool:
         """Return whether the server will never take a request again."""
         return self.status.state in (EngineState.DRAINING, EngineState.DEAD)
@@ -79,7 +89,13 @@ class ServerState:
     def body_share(self) -> BodyShare:
         """Open a share of the memory for a body with a prompt of the model."""
         engine = self.engine
-        return self.bodies.share(None if engine is None else engine.config.model.max_model_len)
+        most_tokens = None if engine is None else engine.config.model.max_model_len
+        return self.bodies.share(most_tokens, most_bytes=self.most_body_bytes)
+
+    @property
+    def most_body_bytes(self) -> int:
+        """Return the most bytes of a request's body."""
+        return MAX_BODY_BYTES_WITH_IMAGES if self.reads_images else MAX_BODY_BYTES
 
     def own_numbers(self) -> ServerNumbers:
         """Return this process's counts since the engine exists."""

@@ -25,6 +25,7 @@ from atom.entrypoints.openai.responses import Text, TokenizerInfo, Tokens
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.front.input_processor import Prompt
 
 
 def token_routes(state: ServerState, *, shows_tokenizer: bool = False) -> APIRouter:
@@ -66,7 +67,8 @@ def token_routes(state: ServerState, *, shows_tokenizer: bool = False) -> APIRou
                 raise RequestError("give prompt or messages, one of them", param="prompt")
             if request.messages is not None:
                 # The template writes special tokens itself.
-                text = await rendered_chat(engine, client_id, request)
+                rendered = await rendered_chat(engine, client_id, request)
+                text: Prompt = rendered.prompt
                 special = bool(request.add_special_tokens)
             else:
                 assert request.prompt is not None

@@ -149,7 +149,7 @@ _REFUSED: tuple[FieldRow, ...] = (
         CONVERSATION,
         "messages[].content[].image_pil messages[].content[].image_embeds "
         "messages[].content[].audio_embeds messages[].content[].video_embeds "
-        "messages[].content[].data messages[].content[].uuid messages[].content[].modalities",
+        "messages[].content[].data messages[].content[].modalities",
         _TEXT_ONLY,
     ),
     *refused(
@@ -181,7 +181,7 @@ _REFUSED: tuple[FieldRow, ...] = (
 _HARMLESS: tuple[FieldRow, ...] = (
     *harmless(
         CONVERSATION,
-        "messages[].content[].image_url messages[].content[].input_audio "
+        "messages[].content[].input_audio "
         "messages[].content[].audio_url messages[].content[].video_url messages[].content[].file",
         "of a tool's result, which tells it in words; elsewhere the part is refused by its type",
     ),

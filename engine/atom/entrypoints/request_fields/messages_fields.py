@@ -28,7 +28,7 @@ MESSAGES_FIELDS = (
     *harmless(_BOTH, ".citations .content[].citations", "texts are not cited from", under=_BLOCK),
     *harmless(
         _BOTH,
-        ".source .title .context .file_id .toolset_name .caller .content[].source "
+        ".title .context .file_id .toolset_name .caller "
         ".content[].title .content[].context .content[].content",
         _OF_REFUSED,
         under=_BLOCK,

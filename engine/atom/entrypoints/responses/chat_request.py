@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.request_fields.generation_fields import SamplingFields
-from atom.entrypoints.responses.input_items import MORE_TOOLS, chat_messages, kind_of
+from atom.entrypoints.responses.input_items import MORE_TOOLS, Reading, chat_messages, kind_of
 from atom.entrypoints.responses.protocol import (
     ConversationFields,
     ResponsesRequest,
@@ -61,15 +61,17 @@ def asked_chat(
     request: ConversationFields,
     before: Sequence[Mapping[str, Any]],
     items: Sequence[Mapping[str, Any]],
+    *,
+    images: bool = False,
 ) -> Asked:
     """Translate a request to a chat. before: items of the conversation that it continues; items:
-    its own. Raises `RequestError`."""
+    its own; images: the model reads images. Raises `RequestError`."""
     conversation = [*before, *items]
     tools = chat_tools(request.tools or ())
     more = [tool for item in conversation for tool in _tools_of(item)]
     if more:
         tools = chat_tools([*(request.tools or ()), *more])
-    messages = chat_messages(conversation, request.instructions, tools)
+    messages = chat_messages(conversation, request.instructions, Reading(tools, images))
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
     if tools.functions:
         fields["tools"] = list(tools.functions)

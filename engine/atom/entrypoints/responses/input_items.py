@@ -3,17 +3,20 @@
 The parts of an answer (reasoning, text, calls) are separate items here, and one message in a chat:
 neighbours are merged again, so that the template shows an answer as it was generated and the prefix
 cache has it. System messages at the beginning are merged with the instructions before them, because
-templates have one place for them. Images, files and items of tools that only OpenAI runs are
-refused by name; an image or file in a tool's result is described in words. Pure; the items are
-checked one by one, by their types.
+templates have one place for them. Files, items of tools that only OpenAI runs, and images that the
+model does not read are refused by name; in a tool's result they are described in words. Pure; the
+items are checked one by one, by their types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from atom.entrypoints.openai.unread_parts import words_for
+from atom.entrypoints.openai.image_parts import image_part
+from atom.entrypoints.openai.protocol import UnreadPart
+from atom.entrypoints.request_fields.unread_parts import words_for
 from atom.entrypoints.responses.custom_input import as_arguments
 from atom.entrypoints.responses.reasoning_content import opened
 from atom.entrypoints.responses.tools import ChatTools
@@ -63,11 +66,19 @@ def item_prefix(item: Item) -> str:
     return _PREFIXES.get(kind_of(item), "item")
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The surroundings of an item. tools: with the model's names of them; images: the model reads
+    images."""
+
+    tools: ChatTools
+    images: bool = False
+
+
 def chat_messages(
-    items: Sequence[Item], instructions: str | None, tools: ChatTools
+    items: Sequence[Item], instructions: str | None, reading: Reading
 ) -> list[Message]:
-    """Translate items to messages. tools: with the model's names of them. Raises `RequestError`
-    naming the item that cannot be read."""
+    """Translate items to messages. Raises `RequestError` naming the item that cannot be read."""
     messages = _Messages()
     if instructions:
         messages.add({"role": "system", "content": instructions})
@@ -75,7 +86,7 @@ def chat_messages(
         read = _READERS.get(kind_of(item))
         if read is None:
             _refuse(item, f"input[{index}]")
-        message = read(item, f"input[{index}]", tools)
+        message = read(item, f"input[{index}]", reading)
         if message is not None:
             messages.add(message)
     if not messages.found:
@@ -117,12 +128,39 @@ def _join_answer(last: Message, message: Message) -> None:
         last.setdefault("tool_calls", []).extend(message["tool_calls"])
 
 
-def _message(item: Item, place: str, tools: ChatTools) -> Message:
+def _message(item: Item, place: str, reading: Reading) -> Message:
     role = item.get("role")
     if role not in _ROLES:
         raise RequestError(f"{place}.role: must be one of {', '.join(_ROLES)}", param="input")
-    text = _text_of(item.get("content"), f"{place}.content")
-    return {"role": "system" if role in _SYSTEM else role, "content": text}
+    content, at = item.get("content"), f"{place}.content"
+    shown = _content_of(content, at, reading) if role == "user" else _text_of(content, at)
+    return {"role": "system" if role in _SYSTEM else role, "content": shown}
+
+
+def _content_of(content: Any, place: str, reading: Reading) -> str | list[Any]:
+    """Read a text, or a list of parts that are texts, and images if the model reads them."""
+    if not (reading.images and isinstance(content, list) and any(map(_is_image, content))):
+        return _text_of(content, place)
+    found: list[Any] = []
+    for index, part in enumerate(content):
+        at = f"{place}[{index}]"
+        image = _is_image(part)
+        found.append(_image(part, at) if image else {"type": "text", "text": _part(part, at)})
+    return found
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "input_image"
+
+
+def _image(part: Item, place: str) -> UnreadPart:
+    if part.get("image_url") is None and part.get("file_id") is not None:
+        raise RequestError(
+            f"{place}.file_id: this server stores no files; send image_url",
+            param="input",
+            code="unsupported_parameter",
+        )
+    return image_part(_text(part, "image_url", place), place, part.get("detail"))
 
 
 def _text_of(content: Any, place: str) -> str:
@@ -154,44 +192,46 @@ def _text(item: Item, field: str, place: str) -> str:
     return value
 
 
-def _function_call(item: Item, place: str, tools: ChatTools) -> Message:
-    return _call(item, place, tools, _text(item, "arguments", place))
+def _function_call(item: Item, place: str, reading: Reading) -> Message:
+    return _call(item, place, reading, _text(item, "arguments", place))
 
 
-def _custom_call(item: Item, place: str, tools: ChatTools) -> Message:
-    return _call(item, place, tools, as_arguments(_text(item, "input", place)))
+def _custom_call(item: Item, place: str, reading: Reading) -> Message:
+    return _call(item, place, reading, as_arguments(_text(item, "input", place)))
 
 
-def _call(item: Item, place: str, tools: ChatTools, arguments: str) -> Message:
+def _call(item: Item, place: str, reading: Reading, arguments: str) -> Message:
     name, namespace = _text(item, "name", place), str(item.get("namespace") or "")
     call = {
         "id": _text(item, "call_id", place),
         "type": "function",
         "function": {
-            "name": tools.name_in_history(name, namespace),
+            "name": reading.tools.name_in_history(name, namespace),
             "arguments": arguments,
         },
     }
     return {"role": "assistant", "tool_calls": [call]}
 
 
-def _call_output(item: Item, place: str, tools: ChatTools) -> Message:
+def _call_output(item: Item, place: str, reading: Reading) -> Message:
     output = item.get("output")
     if output is None:
         raise RequestError(f"{place}.output: is required, a text or a list of parts", param="input")
     if isinstance(output, list):
-        output = [_readable(part) for part in output]
-    text = _text_of(output, f"{place}.output")
-    return {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": text}
+        output = [_readable(part, reading) for part in output]
+    content = _content_of(output, f"{place}.output", reading)
+    return {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": content}
 
 
-def _readable(part: Any) -> Any:
+def _readable(part: Any, reading: Reading) -> Any:
     """Return a part of a tool's result, or words for one that the model cannot read."""
+    if reading.images and _is_image(part):
+        return part
     words = words_for(part.get("type")) if isinstance(part, dict) else None
     return part if words is None else {"type": "input_text", "text": words}
 
 
-def _reasoning(item: Item, place: str, tools: ChatTools) -> Message | None:
+def _reasoning(item: Item, place: str, reading: Reading) -> Message | None:
     """Read the reasoning's own text, else our sealed text in `encrypted_content`, else its
     summary."""
     text = _text_of(item.get("content") or [], f"{place}.content")
@@ -202,7 +242,7 @@ def _reasoning(item: Item, place: str, tools: ChatTools) -> Message | None:
     return {"role": "assistant", "reasoning": text} if text else None
 
 
-def _more_tools(item: Item, place: str, tools: ChatTools) -> None:
+def _more_tools(item: Item, place: str, reading: Reading) -> None:
     return None
 
 

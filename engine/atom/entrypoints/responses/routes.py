@@ -130,7 +130,7 @@ async def _read(
 
     def converse() -> tuple[Asked, Sequence[Any]]:
         before = [] if stored is None else stored.items()
-        return asked_chat(request, before, items), before
+        return asked_chat(request, before, items, images=state.reads_images), before
 
     size_bytes = share.held_bytes + (0 if stored is None else stored.size_bytes)
     with naming_own_fields():
@@ -217,7 +217,9 @@ async def _count(
     request, asked, _, client_id = await _read(http, state, store, InputTokensRequest, share)
     engine = state.serving_engine(request.model)
     with naming_own_fields():
-        prompt = await rendered_chat(engine, client_id, asked.chat)
-        tokens = await engine.tokenize(prompt, add_special_tokens=False, client_id=client_id)
+        rendered = await rendered_chat(engine, client_id, asked.chat)
+        tokens = await engine.tokenize(
+            rendered.prompt, add_special_tokens=False, client_id=client_id
+        )
     body = to_json(InputTokens(input_tokens=len(tokens)))
     return Response(body, media_type="application/json")

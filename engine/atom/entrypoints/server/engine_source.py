@@ -67,6 +67,7 @@ def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcesso
         tool_call_parser=options.chat.tool_call_parser,
         reasoning_parser=options.chat.reasoning_parser,
         template_kwargs=options.chat.template_kwargs,
+        media=options.chat.media,
     )
 
 

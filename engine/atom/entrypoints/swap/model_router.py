@@ -169,7 +169,8 @@ class ModelRouter:
         if asked or http.method != "POST":
             return (asked[0] if asked else None), None
         state = self._models[0].state
-        with state.bodies.share() as share:
+        most_bytes = max(model.state.most_body_bytes for model in self._models)
+        with state.bodies.share(most_bytes=most_bytes) as share:
             turns = state.turns.of(state.clients.of(http.scope))
             return await read_parsed(http, share, turns, _named)
 

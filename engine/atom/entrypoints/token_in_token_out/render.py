@@ -56,13 +56,14 @@ def render_routes(state: ServerState) -> APIRouter:
         request, client_id = await _read(http, state, ChatCompletionRequest)
         engine = state.serving_engine(request.model)
         engine.processor.inputs.check_pools(False)
-        text = await rendered_chat(engine, client_id, request)
+        rendered = await rendered_chat(engine, client_id, request)
         # The template writes special tokens itself.
         special = bool(request.add_special_tokens)
-        ids = await _ids(engine, text, special=special, client_id=client_id, field="messages")
+        prompt = rendered.prompt
+        ids = await _ids(engine, prompt, special=special, client_id=client_id, field="messages")
         room = engine.config.model.max_model_len - len(ids)
         asked = request.most_tokens(None)
-        return _json(_rendered(engine, request, ids, text, min(asked or room, room)))
+        return _json(_rendered(engine, request, ids, rendered.text, min(asked or room, room)))
 
     @router.post(
         "/v1/completions/render",

@@ -15,13 +15,19 @@ from atom.answer_parsing import AddedTokens, AnswerFormats
 from atom.answer_parsing.tool_parsers import AUTO
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.config import Config
-from atom.errors import RequestError
+from atom.errors import ModelError, RequestError
+from atom.images.fetching import MediaRules, MediaSource
+from atom.images.image_input import ImageBounds, ImageInput
+from atom.images.picture_messages import PictureSetup
+from atom.images.picture_reader import PictureReader
+from atom.images.placement import ImagePlacer
+from atom.images.processing.families import image_processor
 from atom.message_shape import Message
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_notation import resolve_notation
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
-from atom.tokenizer import Tokenizer, has_tokenizer
+from atom.tokenizer import Tokenizer, has_tokenizer, read_object
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +45,12 @@ class InputOutputProcessor:
         tool_call_parser: str = AUTO,
         reasoning_parser: str = AUTO,
         template_kwargs: Mapping[str, Any] | None = None,
+        media: MediaRules | None = None,
     ) -> None:
         """Load the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
         A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
         parsers are names from `tool_parsers`. template_kwargs: variables of the chat template that
-        a conversation does not set."""
+        a conversation does not set. media: where images may come from besides data URLs."""
         self._served_name = config.model.served_name
         self._end_token_ids = config.model.eos_token_ids
         self._is_one_file = config.model.path.is_file()
@@ -61,6 +68,8 @@ class InputOutputProcessor:
         )
         self.answer_formats: AnswerFormats = notation.formats
         self._chat_template, self._notes = notation.template, notation.notes
+        self.images = _open_images(config, self.tokenizer, media or MediaRules())
+        self._image_template = _image_template(self._chat_template, self.images)
         self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
         self.outputs = OutputProcessor(self.tokenizer, self.metrics)
@@ -101,22 +110,71 @@ class InputOutputProcessor:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
+        images: int = 0,
     ) -> str:
         """Render the prompt of a conversation (special tokens included: encode it without adding
-        any)."""
-        if self._chat_template is None:
+        any). images: how many of its parts are images, each of which becomes a mark. Raises
+        `RequestError` if the template does not show each."""
+        template = self._image_template if images else self._chat_template
+        if images and template is None:
+            raise RequestError(
+                "the chat template has no place for images; start the server with another one, by "
+                "--chat-template",
+                param="messages",
+            )
+        if template is None:
             raise RequestError(
                 f"{self._served_name} has no chat template; use /v1/completions, or start the "
                 f"server with --chat-template FILE",
                 param="messages",
             )
-        return self._chat_template.render(
+        text = template.render(
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             extra={**self._template_kwargs, **(extra or {})},
         )
+        if images:
+            assert self.images is not None
+            self.images.check_marks(text, images)
+        return text
+
+
+def _open_images(
+    config: Config, tokenizer: Tokenizer | None, media: MediaRules
+) -> ImageInput | None:
+    """Return the input of images; None for a model that reads text alone, as it is served. media:
+    where images may come from besides data URLs. Raises `ModelError` for a checkpoint whose files
+    contradict each other."""
+    model, vision = config.model, config.model.facts.vision
+    if vision is None or tokenizer is None:
+        return None
+    fields = read_object(model.path / "config.json")
+    processor = image_processor(model.path, fields)
+    if processor is None:
+        raise ModelError(
+            f"{model.path}: the processing of images of {fields.get('model_type')!r} is not known; "
+            "start the server with --language-model-only"
+        )
+    return ImageInput(
+        ImagePlacer(processor, tokenizer),
+        PictureReader(PictureSetup(str(model.path), fields)),
+        MediaSource(media),
+        ImageBounds(
+            most_images=model.max_images,
+            most_tokens=vision.largest_tokens(model.max_model_len),
+        ),
+    )
+
+
+def _image_template(
+    template: ChatTemplate | None, images: ImageInput | None
+) -> ChatTemplate | None:
+    """Return the template that marks the places of images; None if it has none."""
+    if template is None or images is None:
+        return None
+    return template.marking_images(images.placer.placeholder, images.mark)
 
 
 def unended_turn(

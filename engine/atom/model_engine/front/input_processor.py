@@ -17,7 +17,9 @@ import msgspec
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
-from atom.images.item import PlacedImage
+from atom.images.image_input import ImageInput
+from atom.images.item import ImageItem, PlacedImage
+from atom.images.placement import PlacedPrompt
 from atom.model_engine.front.vocabulary import Vocabulary
 from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.request_image import RequestImage
@@ -65,6 +67,18 @@ class InputProcessor:
             raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
         self.vocabulary.check_encoded(token_ids, "prompt")
         return token_ids
+
+    def place_images(
+        self, images: ImageInput, text: str, items: Sequence[ImageItem], *, add_special_tokens: bool
+    ) -> PlacedPrompt | None:
+        """Tokenise a rendered conversation with images, or with words that spell a token of images;
+        None for any other. Raises `RequestError` as `tokenize` does."""
+        assert self._tokenizer is not None  # it rendered the text
+        if not items and not images.placer.spells(text):
+            return None
+        if self._tokenizer.has_far_more_than(self._model.max_model_len, text):
+            raise self._too_long(f"more than {2 * self._model.max_model_len}", for_answer=True)
+        return images.placer.place(text, images.mark, items, add_special_tokens=add_special_tokens)
 
     def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of these tokens."""

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from atom.images.item import PlacedImage
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.input_processor import InputProcessor, Prompt
 from atom.model_engine.request import LoRARequest, Request
@@ -46,9 +47,10 @@ class RequestIntake:
         cache_salt: str,
         client_id: str,
         lora: LoRARequest | None,
+        images: Sequence[Sequence[PlacedImage]] = (),
     ) -> list[Request]:
-        """Make `params.n` requests for each prompt, prompt by prompt; they arrive now. Raises
-        `RequestError`."""
+        """Make `params.n` requests for each prompt, prompt by prompt; they arrive now. images: of
+        each prompt, by their places among its tokens. Raises `RequestError`."""
         arrive_time = self._clock()
         prepared = await self._text.run(
             client_id,
@@ -63,9 +65,10 @@ class RequestIntake:
         if cut:
             tokens = [self._inputs.truncated(token_ids, prepared) for token_ids in tokens]
         check_size(tokens, prepared)
+        packed = [self._inputs.pack_images(own, prepared) for own in images] or [[] for _ in tokens]
         return [
             request
-            for token_ids in tokens
+            for token_ids, own in zip(tokens, packed, strict=True)
             for request in self._inputs.build_requests(
                 self._numbers,
                 token_ids,
@@ -75,6 +78,7 @@ class RequestIntake:
                 cache_salt=cache_salt,
                 client_id=client_id,
                 lora=lora,
+                images=own,
             )
         ]
 

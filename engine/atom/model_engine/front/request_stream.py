@@ -58,6 +58,9 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         """leave: ends the open requests, without an error."""
         self.numbers = [request.id for request in requests]
         self.num_prompt_tokens = [len(request.prompt_token_ids) for request in requests]
+        self.num_image_tokens = [
+            sum(image.num_tokens for image in request.images) for request in requests
+        ]
         # Prompts may be long: they are kept only if the response reports on them.
         self.prompt_token_ids: list[Sequence[int]] = [
             request.prompt_token_ids if _is_told_of_its_prompt(request) else ()

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from atom.config import Config
-from atom.entrypoints.openai.body import MAX_BODY_BYTES
+from atom.entrypoints.http.body_budget import MAX_BODY_BYTES
 from atom.entrypoints.openai.protocol import MAX_ANSWERS, MAX_MESSAGES, MAX_PROMPTS
 from tests.support.engine_core.front_half import SERVED_NAME, build_test_config, write_model_folder
 from tests.support.server.http_app import AppRig, serve_app
