@@ -68,14 +68,14 @@ def kind_rows(report: Report) -> Iterator[KindRow]:
 def machine_rows(report: Report) -> Iterator[tuple[str, str]]:
     """Yield the label and text of each fact about the machine."""
     yield "device", f"{report.device} {report.architecture or ''}".strip()
-    yield "software", ", ".join(f"{name} {text}" for name, text in report.versions.items())
+    yield "software", ", ".join(f"{name} {text}" for name, text in report.software.versions.items())
     for line in report.machine.lines():
         yield "machine", line
     for one, other in report.apart:
         yield "links", f"device {one} cannot read the memory of device {other}"
     for name, reason in report.unusable.items():
         yield "not used", f"backend {name}: {reason}"
-    for name, found in report.imports.items():
+    for name, found in report.software.imports.items():
         if not found.startswith("imported"):
             yield "not installed", f"{name}: {found}"
     for text in report.advice:

@@ -71,6 +71,18 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Software:
+    """Describe the software of a machine. imports: packages, with the reason why one cannot be
+    imported; variables: of the environment; tools: the output of the programs that describe
+    cards."""
+
+    versions: dict[str, str]
+    imports: dict[str, str]
+    variables: dict[str, str]
+    tools: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The findings of a self-test of one card. chosen: by kind of model, operation → backend, and
     why others were passed over; unusable: backend → the reason why it cannot be used here; parity:
@@ -79,10 +91,7 @@ class Report:
 
     device: str
     architecture: str | None
-    versions: dict[str, str]
-    imports: dict[str, str]
-    variables: dict[str, str]
-    tools: dict[str, str]
+    software: Software
     chosen: dict[str, dict[str, object]]
     unusable: dict[str, str]
     outcomes: list[Outcome]
@@ -114,10 +123,7 @@ def make_report(device_type: str, torch_device: torch.device, *, tries: bool = T
     return Report(
         device=device_type,
         architecture=devices.amd_architecture(),
-        versions=software_versions(),
-        imports=imports(),
-        variables=environment,
-        tools=cards_and_tools(),
+        software=Software(software_versions(), imports(), environment, cards_and_tools()),
         chosen={name: _chosen(device_type, case) for name, case in CASES.items()},
         unusable=unusable,
         outcomes=[
@@ -200,11 +206,11 @@ def _outcome(backend: str, exercise: str, run: Callable[[], None], device: torch
 
 def summary(report: Report) -> str:
     """Summarise for people: a line for each exercise that failed, and the chosen backends."""
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in report.software.versions.items())
     lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
     lines += report.machine.lines()
     lines += [f"device {one} cannot read device {other}'s memory" for one, other in report.apart]
-    lines += [f"{name}: {said}" for name, said in report.imports.items()]
+    lines += [f"{name}: {said}" for name, said in report.software.imports.items()]
     for name, choice in report.chosen.items():
         lines.append(f"{name}: {_by_backend(choice)}")
         lines += [f"  {reason}" for reason in _listed(choice.get("reasons"))]
@@ -239,7 +245,7 @@ def write_bundle(report: Report, file: Path) -> None:
     contents = {
         "report.json": json.dumps(asdict(report), indent=2),
         "summary.txt": summary(report),
-        **{f"{name.split()[0]}.txt": said for name, said in report.tools.items()},
+        **{f"{name.split()[0]}.txt": said for name, said in report.software.tools.items()},
     }
     with tarfile.open(file, "w:gz") as archive:
         for name, text in contents.items():

@@ -40,7 +40,7 @@ def test_the_report_tells_what_was_chosen_and_what_passed(
     assert told["chosen"]["latent, fp8 experts"]["chosen"]["experts"] == "aiter"
     passed = {item["exercise"] for item in told["outcomes"] if item["error"] is None}
     assert {"norms", "latent attention", "fp8 experts", "attention to fnuz"} <= passed
-    assert told["variables"]["AITER_LOG_LEVEL"] == "INFO"
+    assert told["software"]["variables"]["AITER_LOG_LEVEL"] == "INFO"
     assert "not to be told" not in text + json.dumps(told)
 
 
