@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TextIO
 from atom.config import GenerationDefaults
 from atom.entrypoints.flags.engine_args import add_engine_arguments, config_from_args
 from atom.errors import EngineDeadError
-from atom.model_engine.request import FinishReason, RequestOutput
 from atom.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from atom.model_engine.llm_engine import LLMEngine
+    from atom.model_engine.request import RequestOutput
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +83,8 @@ def _prompts(args: argparse.Namespace, engine: LLMEngine) -> list[str]:
 def print_in_order(outputs: Iterable[tuple[int, RequestOutput]], count: int, out: TextIO) -> None:
     """Print the first unfinished answer as it comes; later ones when it is their turn, each under a
     heading when there are several."""
+    from atom.model_engine.request import FinishReason  # not light: a request may have an image
+
     pending = [[f"--- {index + 1} ---\n"] if count > 1 else [] for index in range(count)]
     ended = [False] * count
     current = 0
