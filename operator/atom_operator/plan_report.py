@@ -23,6 +23,7 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Autoscaling
 from atom_operator.memory_bar import bar_lines, memory_parts
+from atom_operator.plan.capacity import tier_of
 from atom_operator.plan.room import placeable, shortage
 from atom_operator.plan_arithmetic import arithmetic
 from atom_operator.sizes import size_text
@@ -112,6 +113,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
     if plan.engine.serving.sleep_idle_seconds is not None:
         yield "idle", _idle(plan.pods, plan.engine.serving.sleep_idle_seconds)
+    if plan.engine.serving.host_tier_bytes:
+        yield "KV tier", _tier(plan)
     yield "device", _device(plan.engine, plan.accelerator)
     if plan.engine.tensor_parallel > 1:
         yield "a copy's ranks", _ranks(plan.engine, plan.accelerator)
@@ -144,6 +147,19 @@ def _frontend(plan: Plan) -> str:
         "pods without a device that hold the connections; the first frontend, and the removal of"
         f" the last, replaces the engine pods by a rollout: both mount the Secret {secret}"
     )
+
+
+def _tier(plan: Plan) -> str:
+    size = f"{size_text(plan.engine.serving.host_tier_bytes)} of the host's memory in each pod"
+    tier = None
+    if plan.model.facts is not None:
+        tier = tier_of(plan.model.facts, plan.engine, plan.accelerator)
+    if tier is None:
+        return f"{size}; its tokens are unknown, as the model is"
+    copies, longest = plan.engine.copies_per_pod, plan.engine.model.max_model_len
+    tokens = tier.tokens * copies
+    held = f"{size} = {tokens:,} tokens"
+    return held if longest is None else f"{held}, {tokens // longest:,} sequences of full length"
 
 
 def _autoscaling(scaling: Autoscaling) -> str:

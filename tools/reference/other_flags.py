@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from atom.entrypoints.bench.flags_of_vllm import VLLM_BENCH_FLAGS
 from atom.entrypoints.flags.flag_row import FlagRow, FlagVerdict
 from atom.entrypoints.flags.other_flags import OTHER_FLAGS
 from tools.reference.markdown import code, codes, head, table
 
+_BENCH = """
+Every flag of `vllm bench serve` 0.33 is [a flag of `atom bench serve`](flags.md) or in this table.
+"""
 _HEAD = """
 Every flag of `vllm serve` 0.33, SGLang 0.5.23's `launch_server` and upstream ATOM (and older ones
 that people still type) is [a flag here](flags.md), another name of one, taken without effect, or
@@ -25,6 +29,9 @@ def page() -> str:
     for verdict, title, column in _SECTIONS:
         rows = (_row(row) for row in OTHER_FLAGS if row.verdict is verdict)
         parts.append(f"\n## {title}\n{table(('flags', column), rows)}")
+    bench = ((*_row(row), row.verdict.value) for row in VLLM_BENCH_FLAGS)
+    columns = ("flags", "here, why or instead", "effect")
+    parts.append(f"\n## Flags of `vllm bench serve`\n{_BENCH}\n{table(columns, bench)}")
     return "".join(parts)
 
 

@@ -105,6 +105,9 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--handover-url", url])
     args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
     args.extend(changed_options(engine))
+    tier_bytes = engine.serving.host_tier_bytes
+    if tier_bytes:
+        args.extend(["--kv-offloading-size", f"{tier_bytes / 2**30:.10g}"])
     idle_seconds = engine.serving.sleep_idle_seconds
     if idle_seconds is not None:
         args.extend(["--enable-sleep-mode", "--sleep-idle-seconds", str(idle_seconds)])

@@ -133,7 +133,8 @@ class Adapter:
 class ServingOptions:
     """Configure the server in the pods, and its container. handover: open answers of an ending pod
     continue on another. pull_secrets: those that the spec names. api_key_secret: name and key.
-    sleep_idle_seconds: without a request; None: it never sleeps."""
+    sleep_idle_seconds: without a request; None: it never sleeps. host_tier_bytes: of the KV cache's
+    tier in the host's memory, in each pod; 0 without one."""
 
     served_name: str
     drain_seconds: int
@@ -143,6 +144,7 @@ class ServingOptions:
     pull_secrets: tuple[str, ...] = ()
     api_key_secret: tuple[str, str] | None = None
     sleep_idle_seconds: int | None = None
+    host_tier_bytes: int = 0
 
     @property
     def argument_words(self) -> list[str]:

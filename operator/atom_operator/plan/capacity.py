@@ -35,6 +35,7 @@ from atom.sizing import (
     running_sequences,
     runtime_overhead_bytes,
 )
+from atom.sizing.host_tier import HostTier, host_tier
 from atom_operator.constants import Reason
 from atom_operator.domain import (
     Accelerator,
@@ -214,11 +215,14 @@ def _limits(facts: ModelFacts, options: EngineOptions) -> RunLimits:
 
 
 def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator) -> int:
-    """Return the bytes of a GPU pod's host memory that adapters and sleeping weights take: a part
-    of its memory request, so only facts that the spec itself settles count."""
+    """Return the bytes of a GPU pod's host memory that adapters, sleeping weights and a tier of the
+    KV cache take: a part of its memory request, so only facts that the spec itself settles
+    count."""
     facts = lookup.facts
-    if facts is None or not lookup.pinned or accelerator.type == "cpu":
+    if accelerator.type == "cpu":
         return 0
+    if facts is None or not lookup.pinned:
+        return options.serving.host_tier_bytes
     each = 0  # of its ranks
     if options.lora is not None:
         room = LoraRoom(options.lora.max_cpu_loras, options.lora.max_rank, options.lora.experts)
@@ -226,7 +230,20 @@ def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: 
     if options.serving.sleep_idle_seconds is not None:
         parts = held_parts(facts, replace(options, lora=None), accelerator)
         each += sum(part.size_bytes for part in parts)
-    return each * options.devices_per_pod
+    return each * options.devices_per_pod + options.serving.host_tier_bytes
+
+
+def tier_of(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> HostTier | None:
+    """Return the tier of the KV cache of one copy of the model in a pod; None without one."""
+    if not options.serving.host_tier_bytes:
+        return None
+    return host_tier(
+        options.serving.host_tier_bytes // options.copies_per_pod,
+        cache_layout(facts, options, accelerator),
+        options.cache.block_size,
+        longest(facts, options),
+        options.tensor_parallel,
+    )
 
 
 def _adapter_rooms(
@@ -285,7 +302,9 @@ def _capacity(
         copied = 0
     activations += copied * limits.max_model_len
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
-    if device != "cpu":
+    if device == "cpu":
+        overhead += options.serving.host_tier_bytes // max(1, options.devices_per_pod)
+    else:
         row_bytes = facts.hidden_size * _compute_bytes(facts, accelerator)
         overhead += communication_bytes(row_bytes, options.sharding, options.nodes)
         overhead += expert_heap_bytes(options)

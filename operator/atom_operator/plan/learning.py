@@ -52,9 +52,15 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         *(["ngram"] if options.speculative.method == "ngram" else []),
         *(["lora experts"] if options.lora and options.lora.experts else []),
         *([options.speculative.model] if options.speculative.model else []),
+        *([f"tier{options.serving.host_tier_bytes}"] if _holds_tier(options, accelerator) else []),
         *([f"lora{lora.max_loras}x{lora.max_rank}"] if (lora := options.lora) else []),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _holds_tier(options: EngineOptions, accelerator: Accelerator) -> bool:
+    """Return whether the memory that is planned has a tier of the KV cache in it."""
+    return accelerator.type == "cpu" and options.serving.host_tier_bytes > 0
 
 
 def evidence_for(key: str, known: Iterable[Evidence]) -> Evidence | None:

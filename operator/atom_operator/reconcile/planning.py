@@ -53,6 +53,7 @@ from atom_operator.validation.engine_limits import (
     validate_experts,
     validate_kv_cache,
     validate_reproducible,
+    validate_tier,
     validate_unknown_family,
 )
 from atom_operator.validation.parsing import parse_spec
@@ -155,6 +156,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
     problems.extend(validate_experts(options, lookup.facts, around.site))
     problems.extend(validate_kv_cache(options, lookup.facts))
     problems.extend(validate_reproducible(options, lookup.facts))
+    problems.extend(validate_tier(options, lookup.facts))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
         return Considered(tuple(problems))

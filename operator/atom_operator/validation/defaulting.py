@@ -22,6 +22,7 @@ from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOp
 from atom.sizing.options.scheduling import SchedulerOptions
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import BucketSpec, ModelImageSpec
+from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.api.v1alpha1.engine import ApiKeySecretRef, EnvVar, SpeculativeSpec
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.api.v1alpha1.lora import LoraSpec
@@ -185,6 +186,7 @@ def _serving_options(spec: AtomDeploymentSpec) -> ServingOptions:
         pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
         api_key_secret=_api_key(engine.api_key_secret_ref),
         sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
+        host_tier_bytes=0 if spec.cache.kv is None else quantity_bytes(spec.cache.kv.host_memory),
     )
 
 

@@ -10,16 +10,19 @@ from collections.abc import Iterator
 
 from atom.sizing import (
     ExpertOptions,
+    KvElement,
     ModelFacts,
     ReproducibleOptions,
     UnknownFamilyError,
     expert_parallel_problem,
     kv_cache_problems,
+    kv_layout,
     reproducible_problems,
     spread_problems,
     unsupported,
     unsupported_architecture,
 )
+from atom.sizing.host_tier import caches_prefixes
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FactsLookup, FieldProblem
@@ -67,6 +70,38 @@ def validate_kv_cache(options: EngineOptions, facts: ModelFacts | None) -> Itera
     if facts is not None:
         for problem in kv_cache_problems(facts, options.cache.kv_cache_dtype):
             yield FieldProblem("spec.engine.kvCacheDtype", problem, Reason.UNSUPPORTED_BY_ENGINE)
+
+
+def validate_tier(options: EngineOptions, facts: ModelFacts | None) -> Iterator[FieldProblem]:
+    """Yield why the engine has no tier of the KV cache with these options."""
+    if not options.serving.host_tier_bytes:
+        return
+    field = "spec.cache.kv.hostMemory"
+    if not options.cache.enable_prefix_caching:
+        yield FieldProblem(
+            field,
+            "a tier keeps blocks that the prefix cache finds, and spec.engine.prefixCaching is "
+            "false; leave one of them out",
+            Reason.INVALID_SPEC,
+        )
+    if options.nodes > 1:
+        yield FieldProblem(
+            field,
+            "ranks over several nodes share no memory of a host; leave it out, or use one node",
+            Reason.UNSUPPORTED_BY_ENGINE,
+        )
+    if facts is not None and _keeps_states_beside_windows(facts, options):
+        yield FieldProblem(
+            field,
+            "the model has layers that keep states beside layers that see a window, and no prefix "
+            "of it is cached; leave it out",
+            Reason.UNSUPPORTED_BY_ENGINE,
+        )
+
+
+def _keeps_states_beside_windows(facts: ModelFacts, options: EngineOptions) -> bool:
+    layout = kv_layout(facts, KvElement(2), 1, block_size=options.cache.block_size)
+    return not caches_prefixes(layout, options.cache.block_size)
 
 
 def validate_reproducible(

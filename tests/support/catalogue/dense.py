@@ -170,8 +170,6 @@ DENSE: dict[str, Case] = {
     **dict.fromkeys(
         [
             "hf://mistralai/Mistral-Small-24B-Instruct-2501",
-            "hf://mistralai/Mistral-Small-3.1-24B-Instruct-2503",  # the text part of these two
-            "hf://mistralai/Mistral-Small-3.2-24B-Instruct-2506",
         ],
         Case(
             # 32 heads of 128: q and o are 5120 x 4096
@@ -181,6 +179,33 @@ DENSE: dict[str, Case] = {
                     2 * 131072 * 5120
                     + 40 * (2 * 5120 * 4096 + 2 * 5120 * 1024 + 3 * 5120 * 32768 + 2 * 5120)
                     + 5120
+                )
+            },
+            kv_token={1: 2 * 40 * 8 * 128 * 2},
+        ),
+    ),
+    **dict.fromkeys(
+        [
+            "hf://mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            "hf://mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+        ],
+        Case(
+            # the same, and an encoder of images: patches of 3 x 14 x 14, 24 layers of four
+            # 1024 x 1024 and three 1024 x 4096 with two norms, then a square of four patches
+            # merged to 1024, and two matrices of the projector
+            weights={
+                1: 2
+                * (
+                    2 * 131072 * 5120
+                    + 40 * (2 * 5120 * 4096 + 2 * 5120 * 1024 + 3 * 5120 * 32768 + 2 * 5120)
+                    + 5120
+                    + 588 * 1024
+                    + 1024
+                    + 24 * (4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024)
+                    + 1024
+                    + 4096 * 1024
+                    + 1024 * 5120
+                    + 5120 * 5120
                 )
             },
             kv_token={1: 2 * 40 * 8 * 128 * 2},

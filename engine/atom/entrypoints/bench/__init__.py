@@ -11,8 +11,10 @@ import argparse
 from importlib import import_module
 from typing import Any
 
+from atom.entrypoints.bench.flags_of_vllm import VLLM_BENCH_ROW_OF
 from atom.entrypoints.bench.serve_args import add_serve_flags, whole
 from atom.entrypoints.flags.engine_args import add_engine_arguments
+from atom.entrypoints.flags.flag_parser import FlagParser
 
 
 def add_bench_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -34,6 +36,8 @@ def add_bench_commands(parser: argparse.ArgumentParser) -> list[argparse.Argumen
 
     serve = commands.add_parser("serve", help="a running server over HTTP")
     add_serve_flags(serve)
+    if isinstance(serve, FlagParser):
+        serve.other_flags = VLLM_BENCH_ROW_OF
     _set_run(serve, "serve")
     return [throughput, latency, serve]
 

@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from atom.entrypoints.bench.arrivals import arrival_seconds
 from atom.entrypoints.bench.load import Load
 from atom.entrypoints.bench.measured_server import MeasuredServer
 from atom.entrypoints.bench.prefix_repetition import PrefixRepetition, prefix_repetition_asks
 from atom.entrypoints.bench.replay import Departure
-from atom.entrypoints.bench.serve_args import CHAT, TIMED_TRACE, TRACES
+from atom.entrypoints.bench.request_flags import CHAT
+from atom.entrypoints.bench.serve_args import TIMED_TRACE, TRACES
 from atom.entrypoints.bench.traces.block_prompts import BlockPrompts
 from atom.entrypoints.bench.traces.timed_trace import TraceUnits, read_timed_trace
 from atom.entrypoints.bench.traces.traced_request import TracedRequest
@@ -52,7 +52,7 @@ async def workload(server: MeasuredServer, args: argparse.Namespace, load: Load)
     asks = await _asks(server, args, load.seed(args.seed))
     if args.endpoint == CHAT:
         asks = [await server.as_text(ask) for ask in asks]
-    at = arrival_seconds(len(asks), load.request_rate, args.burstiness, args.seed)
+    at = load.arrivals(len(asks), args.burstiness, args.seed)
     return Workload(asks.__getitem__, [Departure(seconds) for seconds in at])
 
 
@@ -83,7 +83,7 @@ def timed(requests: list[TracedRequest], args: argparse.Namespace, load: Load) -
     if load.is_self_timed:
         return departures
     firsts = [place for place, departure in enumerate(departures) if not departure.after]
-    at = arrival_seconds(len(firsts), load.request_rate, args.burstiness, args.seed)
+    at = load.arrivals(len(firsts), args.burstiness, args.seed)
     for place, seconds in zip(firsts, at, strict=True):
         departures[place] = Departure(seconds)
     return [replace(each, at_seconds=0.0) if each.after else each for each in departures]
@@ -109,8 +109,10 @@ async def _asks(server: MeasuredServer, args: argparse.Namespace, seed: int) -> 
         return prefix_repetition_asks(count, repetition, server.vocab_size, seed)
     if args.dataset_path is None:
         raise ConfigError(f"--dataset-name {args.dataset_name} needs --dataset-path FILE")
+    repeats = not args.no_oversample
     if args.dataset_name == "custom":
-        return custom_asks(args.dataset_path, count, output_tokens)
+        return custom_asks(args.dataset_path, count, output_tokens, repeats=repeats)
+    shuffled = None if args.disable_shuffle else args.seed
     return await sharegpt_asks(
-        args.dataset_path, count, output_tokens, args.seed, server.count_tokens
+        args.dataset_path, count, output_tokens, shuffled, server.count_tokens, repeats=repeats
     )

@@ -9,32 +9,42 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 
-from atom.entrypoints.bench.serve_args import CHAT, COMPLETIONS
+from atom.entrypoints.bench.request_flags import CHAT, COMPLETIONS
 from atom.entrypoints.bench.workload import Ask
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Describe how requests are sent. extra: further fields of the body, which win over ours."""
+    """Describe how requests are sent. extra: further fields of the body, which win over ours.
+    name_of: the model that the request of a place names, if it is not `model`; id_prefix: of their
+    ids, empty for the server's own; keeps_texts: whether answers are kept."""
 
     session: aiohttp.ClientSession
     model: str
     endpoint: str = COMPLETIONS
     ignore_eos: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
+    name_of: Callable[[int], str] | None = None
+    id_prefix: str = ""
+    keeps_texts: bool = False
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def headers(self, place: int) -> dict[str, str]:
+        """Build the headers of one request."""
+        return {"X-Request-Id": f"{self.id_prefix}{place}"} if self.id_prefix else {}
+
+    def body(self, ask: Ask, place: int = 0) -> dict[str, Any]:
+        """Build the body of one request. place: its number in the workload."""
         asked: dict[str, Any] = {"prompt": ask.prompt}
         if self.endpoint == CHAT:
             asked = {"messages": [{"role": "user", "content": ask.prompt}]}
         return {
-            "model": self.model,
+            "model": self.model if self.name_of is None else self.name_of(place),
             **asked,
             "max_tokens": ask.output_tokens,
             "ignore_eos": self.ignore_eos,
@@ -49,7 +59,8 @@ class Exchange:
     """Hold one exchange's measurements. Times in seconds. ttft: to the first piece of the answer;
     gaps: between pieces (a server may put several tokens into one); e2e: to the last. error: None
     if the answer was complete. cached_tokens: of the prompt, from the server's prefix cache; None
-    if it does not report them."""
+    if it does not report them. start_seconds: on the monotonic clock; text: of the answer, if it
+    is kept."""
 
     ttft_seconds: float = 0.0
     e2e_seconds: float = 0.0
@@ -58,6 +69,8 @@ class Exchange:
     output_tokens: int = 0
     error: str | None = None
     cached_tokens: int | None = None
+    start_seconds: float = 0.0
+    text: str = ""
 
     @property
     def tpot_seconds(self) -> float | None:
@@ -67,14 +80,16 @@ class Exchange:
         return (self.e2e_seconds - self.ttft_seconds) / (self.output_tokens - 1)
 
 
-async def exchange_once(sender: Sender, ask: Ask) -> Exchange:
-    """Send one request and read its answer to the end."""
-    exchange = Exchange()
+async def exchange_once(sender: Sender, ask: Ask, place: int = 0) -> Exchange:
+    """Send one request and read its answer to the end. place: its number in the workload."""
     started = last = time.perf_counter()
+    exchange = Exchange(start_seconds=started)
     done = False
     try:
         async with sender.session.post(
-            sender.endpoint.lstrip("/"), json=sender.body(ask)
+            sender.endpoint.lstrip("/"),
+            json=sender.body(ask, place),
+            headers=sender.headers(place),
         ) as response:
             if response.status != 200:
                 exchange.error = f"HTTP {response.status}: {(await response.text())[:200]}"
@@ -85,8 +100,11 @@ async def exchange_once(sender: Sender, ask: Ask) -> Exchange:
                     done = True
                 elif data.startswith(b"{"):
                     now = time.perf_counter()
-                    if _note(exchange, json.loads(data), now - started, now - last):
+                    event = json.loads(data)
+                    if _note(exchange, event, now - started, now - last):
                         last = now
+                        if sender.keeps_texts:
+                            exchange.text += _text_of(event)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         exchange.error = f"{type(error).__name__}: {error}"
     exchange.e2e_seconds = last - started
@@ -115,6 +133,12 @@ def _note(exchange: Exchange, event: dict[str, Any], since_start: float, since_l
     else:
         exchange.gaps_seconds.append(since_last)
     return True
+
+
+def _text_of(event: dict[str, Any]) -> str:
+    """Return the piece of the answer in an event."""
+    choice = event["choices"][0]
+    return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
 
 
 def _only_names_the_role(choice: dict[str, Any]) -> bool:

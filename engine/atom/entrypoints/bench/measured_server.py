@@ -7,7 +7,9 @@ Every server must list its models; the other endpoints are called only if a data
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from atom.entrypoints.http.api_key import read_api_key
 from atom.errors import ConfigError
 
 _FALLBACK_VOCAB_SIZE = 256  # for servers that do not report theirs; every vocabulary has as many
+_ASK_AGAIN_SECONDS = 1.0
 _OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 
 
@@ -42,6 +45,17 @@ class MeasuredServer:
             return ask
         answer = await self._call("/detokenize", {"tokens": ask.prompt})
         return replace(ask, prompt=str(answer["prompt"]))
+
+    async def profile(self, verb: str) -> None:
+        """Start or stop the server's profiler. Raises `ConfigError` if it has none."""
+        try:
+            async with self.session.post(f"{verb}_profile") as response:
+                response.raise_for_status()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ConfigError(
+                f"--profile needs the server's /{verb}_profile, which fails ({error}); start it "
+                "with --torch-profiler-dir DIR, and give the key of an administrator"
+            ) from error
 
     async def forget_prefixes(self) -> bool:
         """Reset the server's prefix cache, and return whether it succeeded."""
@@ -70,25 +84,41 @@ class MeasuredServer:
 async def measured_server(args: argparse.Namespace) -> AsyncIterator[MeasuredServer]:
     """Open connections to the server that the flags name. Raises `ConfigError` if it is not
     ready."""
+    certificates = not args.insecure
     async with aiohttp.ClientSession(
         f"{base_url_of(args)}/",  # a path of it is kept: requests have none that begins with /
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, ssl=certificates),
         timeout=aiohttp.ClientTimeout(total=args.timeout_seconds),
         headers=_headers(args),
     ) as session:
         try:
-            async with session.get("v1/models") as response:
-                response.raise_for_status()
-                (card, *_) = (await response.json())["data"]
+            card = await _first_model(session, args.ready_check_timeout_sec)
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"{base_url_of(args)} does not answer as a server that is ready ({error}); "
                 f"check --base-url, its /health, and the key that it may want (--api-key-file)"
             ) from error
         vocab_size = args.vocab_size or card.get("vocab_size") or _FALLBACK_VOCAB_SIZE
-        yield MeasuredServer(session, args.model or card["id"], vocab_size)
+        model = args.served_model_name or args.model or card["id"]
+        yield MeasuredServer(session, model, vocab_size)
+
+
+async def _first_model(session: aiohttp.ClientSession, seconds: int) -> dict[str, Any]:
+    """Return the card of the server's first model. seconds: for the server to become ready, asked
+    again each second. Raises what the last try raised."""
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            async with session.get("v1/models") as response:
+                response.raise_for_status()
+                (card, *_) = (await response.json())["data"]
+                return dict(card)
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError):
+            if time.monotonic() >= ends:
+                raise
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 def _headers(args: argparse.Namespace) -> dict[str, str]:
     key = read_api_key(args.api_key_file, os.environ) or os.environ.get(_OPENAI_KEY_VARIABLE)
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    return {**({"Authorization": f"Bearer {key}"} if key else {}), **dict(args.header)}

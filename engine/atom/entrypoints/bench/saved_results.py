@@ -14,9 +14,14 @@ from atom.errors import ConfigError
 
 
 def save_report(report: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write a report, or append it as a line to the file. Raises `ConfigError`."""
     rate = report["request_rate"]
     told = rate if isinstance(rate, str) else f"{rate:g}"
-    _write(_path(args, f"{told}qps", report), json.dumps(report, indent=2) + "\n")
+    path = _path(args, f"{told}qps", report)
+    if args.append_result:
+        _write(path, json.dumps(report) + "\n", mode="a")
+    else:
+        _write(path, json.dumps(report, indent=2) + "\n")
 
 
 def save_sweep(sweep: Sweep, args: argparse.Namespace) -> None:
@@ -28,13 +33,15 @@ def save_sweep(sweep: Sweep, args: argparse.Namespace) -> None:
 
 def _path(args: argparse.Namespace, kind: str, report: Mapping[str, Any]) -> Path:
     model = str(report["model_id"]).rsplit("/", 1)[-1]
-    name = args.result_filename or f"atom-{kind}-{model}-{report['date']}.json"
+    label = args.label or "atom"
+    name = args.result_filename or f"{label}-{kind}-{model}-{report['date']}.json"
     return Path(args.result_dir) / name
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, mode: str = "w") -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error}); check --result-dir") from error

@@ -8,13 +8,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from atom.entrypoints.bench.flags_of_vllm import OTHER_DATASETS
 from atom.entrypoints.bench.report_options import METRICS, ReportOptions
+from atom.entrypoints.bench.request_flags import (
+    CHAT,
+    COMPLETIONS,
+    add_request_flags,
+    key_value,
+)
 from atom.entrypoints.http.client_url import server_url
 from atom.errors import ConfigError
 from atom.sizing.options.flag_values import number, share, whole_number
 
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
 TIMED_TRACE = "timed_trace"
 WEKA_TRACE = "weka_trace"
 TRACES = (TIMED_TRACE, WEKA_TRACE)
@@ -27,6 +32,7 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     _add_prefix_flags(parser.add_argument_group("dataset prefix_repetition"))
     _add_trace_flags(parser.add_argument_group("datasets timed_trace and weka_trace"))
     _add_load_flags(parser.add_argument_group("load"))
+    add_request_flags(parser)
     _add_report_flags(parser.add_argument_group("report"))
 
 
@@ -41,7 +47,12 @@ def _add_server_flags(group: Any) -> None:
     )
     add("--host", default="127.0.0.1", help="its host, without --base-url")
     add("--port", type=whole, default=8000, help="its port, without --base-url")
-    add("--endpoint", choices=(COMPLETIONS, CHAT), default=COMPLETIONS, help="path of the requests")
+    add(
+        "--endpoint",
+        choices=(COMPLETIONS, CHAT),
+        default=None,
+        help=f"path of the requests (default: {COMPLETIONS})",
+    )
     add("--model", default=None, help="served name (default: the server's first)")
     add(
         "--api-key-file",
@@ -53,7 +64,13 @@ def _add_server_flags(group: Any) -> None:
 
 def _add_workload_flags(group: Any) -> None:
     add = group.add_argument
-    add("--dataset-name", choices=DATASETS, default="random", help="where prompts come from")
+    add(
+        "--dataset-name",
+        type=_dataset,
+        choices=DATASETS,
+        default="random",
+        help="where prompts come from",
+    )
     add(
         "--dataset-path",
         type=Path,
@@ -85,6 +102,16 @@ def _add_workload_flags(group: Any) -> None:
     )
     add("--random-prefix-len", type=whole, default=0, help="tokens that all prompts begin with")
     add("--vocab-size", type=whole, default=None, help="of random ids (default: ask the server)")
+    add(
+        "--no-oversample",
+        action="store_true",
+        help="send fewer requests if the file has fewer prompts (default: repeat them)",
+    )
+    add(
+        "--disable-shuffle",
+        action="store_true",
+        help="take ShareGPT's conversations in their order; those of other files are in any case",
+    )
     add("--seed", type=whole, default=0, help="seed of prompts and arrivals")
     add(
         "--ignore-eos",
@@ -163,6 +190,14 @@ def _add_load_flags(group: Any) -> None:
         metavar="N,…",
         help="most requests in flight (default: any number); several with commas are a sweep",
     )
+    add(
+        "--ramp-up-strategy",
+        choices=("linear", "exponential"),
+        default=None,
+        help="how the rate grows from --ramp-up-start-rps to --ramp-up-end-rps",
+    )
+    add("--ramp-up-start-rps", type=number, default=None, help="requests per second at the start")
+    add("--ramp-up-end-rps", type=number, default=None, help="and at the end")
     add("--num-warmups", type=whole, default=0, help="requests before, not measured")
     add("--timeout-seconds", type=at_least_one, default=600, help="most seconds per request")
 
@@ -187,6 +222,21 @@ def _add_report_flags(group: Any) -> None:
         action="store_true",
         help="also write the report to a file, and a sweep's chart as SVG",
     )
+    add(
+        "--save-detailed",
+        action="store_true",
+        help="with --save-result: also the lengths, times, texts and errors of every request",
+    )
+    add("--append-result", action="store_true", help="append the report to the file as a line")
+    add(
+        "--metadata",
+        nargs="*",
+        type=key_value,
+        default=[],
+        metavar="KEY=VALUE",
+        help="further entries of the report",
+    )
+    add("--label", default=None, help="of the report; its file's name begins with it")
     add("--result-dir", default=".", help="folder of that file")
     add("--result-filename", default=None, help="its name (default: from rate, model and time)")
     add("--disable-tqdm", action="store_true", help="no progress while it runs")
@@ -195,6 +245,12 @@ def _add_report_flags(group: Any) -> None:
 def base_url_of(args: argparse.Namespace) -> str:
     host = f"[{args.host}]" if ":" in args.host else args.host
     return str(args.base_url or f"http://{host}:{args.port}")
+
+
+def _dataset(text: str) -> str:
+    if text in OTHER_DATASETS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not read here: {OTHER_DATASETS[text]}")
+    return text
 
 
 def report_options(args: argparse.Namespace) -> ReportOptions:

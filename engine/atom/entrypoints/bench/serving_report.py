@@ -58,6 +58,20 @@ def serving_report(
     return report
 
 
+def detailed(exchanges: Sequence[Exchange]) -> dict[str, Any]:
+    """Return a list with an entry for each request, of everything that was measured; seconds."""
+    return {
+        "input_lens": [each.input_tokens for each in exchanges],
+        "output_lens": [each.output_tokens for each in exchanges],
+        "start_times": [each.start_seconds for each in exchanges],
+        "ttfts": [each.ttft_seconds for each in exchanges],
+        "itls": [each.gaps_seconds for each in exchanges],
+        "latencies": [each.e2e_seconds for each in exchanges],
+        "generated_texts": [each.text for each in exchanges],
+        "errors": [each.error or "" for each in exchanges],
+    }
+
+
 def _values(exchange: Exchange, metric: str) -> list[float]:
     """Return a metric's values in seconds; a request has one of each except gaps, of which it has
     many."""

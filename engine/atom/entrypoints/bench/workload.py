@@ -79,17 +79,19 @@ def adapters_in_turn(config: Config, count: int) -> list[str | None]:
     return [names[index % len(names)] if names else None for index in range(count)]
 
 
-def custom_asks(path: Path, count: int, output_tokens: int | None) -> list[Ask]:
+def custom_asks(
+    path: Path, count: int, output_tokens: int | None, *, repeats: bool = True
+) -> list[Ask]:
     """Read one JSON object per line: `prompt`, a text or token ids, and optionally `output_tokens`,
-    which the argument `output_tokens` overrides. Returns the first `count` lines, repeated from the
-    start if there are fewer. Raises `ConfigError`."""
+    which the argument `output_tokens` overrides. Returns the first `count` lines; if there are
+    fewer, repeats them from the start unless `repeats` is off. Raises `ConfigError`."""
     asks = []
     for number, line in enumerate(_read(path).splitlines(), 1):
         if line.strip():
             asks.append(_custom_ask(line, f"{path}, line {number}", output_tokens))
     if not asks:
         raise ConfigError(f"{path}: has no prompt; write one JSON object with `prompt` per line")
-    return [asks[index % len(asks)] for index in range(count)]
+    return _filled(asks, count, repeats=repeats)
 
 
 def _custom_ask(line: str, where: str, output_tokens: int | None) -> Ask:
@@ -108,12 +110,20 @@ def _custom_ask(line: str, where: str, output_tokens: int | None) -> Ask:
 
 
 async def sharegpt_asks(
-    path: Path, count: int, output_tokens: int | None, seed: int, count_tokens: CountTokens
+    path: Path,
+    count: int,
+    output_tokens: int | None,
+    seed: int | None,
+    count_tokens: CountTokens,
+    *,
+    repeats: bool = True,
 ) -> list[Ask]:
-    """Return the first question of `count` conversations drawn at random. Each is to be answered
-    with as many tokens as it was, or `output_tokens`. Raises `ConfigError`."""
+    """Return the first question of `count` conversations drawn at random; seed: None for the first
+    ones. Each is to be answered with as many tokens as it was, or `output_tokens`. Raises
+    `ConfigError`."""
     pairs = list(_question_and_answer(path))
-    random.Random(seed).shuffle(pairs)
+    if seed is not None:
+        random.Random(seed).shuffle(pairs)
     asks: list[Ask] = []
     for question, answer in pairs:
         if len(asks) == count:
@@ -127,7 +137,12 @@ async def sharegpt_asks(
             f"{path}: no conversation has a question of {_LEAST_TOKENS} to {_MOST_PROMPT_TOKENS} "
             f"tokens with an answer"
         )
-    return [asks[index % len(asks)] for index in range(count)]
+    return _filled(asks, count, repeats=repeats)
+
+
+def _filled(asks: list[Ask], count: int, *, repeats: bool) -> list[Ask]:
+    """Return `count` requests: the first ones, repeated from the start if there are fewer."""
+    return [asks[index % len(asks)] for index in range(count if repeats else min(count, len(asks)))]
 
 
 def _is_usual(prompt_tokens: int, output_tokens: int, *, is_given: bool) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from atom.entrypoints.flags.config_file import with_config_file, words_of_flag
 from atom.entrypoints.flags.flag_help import Help, page_of, short_page
+from atom.entrypoints.flags.flag_row import FlagRow
 from atom.entrypoints.flags.flag_words import FlagNote, kebab, read_words
 from atom.entrypoints.flags.other_flags import ROW_OF
 from atom.errors import ConfigError
@@ -21,10 +23,12 @@ from atom.sizing.options.hinting_parser import HintingParser
 
 class FlagParser(HintingParser):
     """Parse flags; --help shows a short page with examples. takes_model: whether a command opens a
-    model, by a positional word or by --model. examples, most_used: of the short page that --help
+    model, by a positional word or by --model. other_flags: of another program, with their effect
+    here, of a command that opens none. examples, most_used: of the short page that --help
     shows; empty shows all."""
 
     takes_model = False
+    other_flags: Mapping[str, FlagRow] = MappingProxyType({})
     examples: Sequence[str] = ()
     most_used: Sequence[str] = ()
 
@@ -38,7 +42,7 @@ class FlagParser(HintingParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         words = [kebab(word) for word in (sys.argv[1:] if args is None else args)]
         if not self.takes_model:
-            return super().parse_known_args(words, namespace)
+            return self._parse_plain(words, namespace)
         self.line = words
         self._show_page_asked_for(words)
         try:
@@ -62,6 +66,20 @@ class FlagParser(HintingParser):
         found.line, found.parser = words, self
         return found, rest
 
+    def _parse_plain(
+        self, words: Sequence[str], namespace: argparse.Namespace | None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse a line of a command that opens no model."""
+        if not self.other_flags:
+            return super().parse_known_args(words, namespace)
+        read = read_words(words, self.other_flags)
+        self._refused = read.refused
+        found, rest = super().parse_known_args(read.words, namespace)
+        if self._refused:
+            self.error("not every flag of this line is taken here")
+        found.unneeded_flags = read.unneeded
+        return found, rest
+
     def parse_further(self, line: Sequence[str], further: Mapping[str, Any]) -> argparse.Namespace:
         """Parse a line with flags behind it, which win, as a YAML file has them. An error of them
         ends the program, as one of the line does."""
@@ -79,7 +97,7 @@ class FlagParser(HintingParser):
         return short_page(self, self.examples, self.most_used)
 
     def flags_beside(self) -> Iterable[str]:
-        return ROW_OF if self.takes_model else ()
+        return ROW_OF if self.takes_model else self.other_flags
 
     def _hints(self, message: str) -> Iterator[str]:
         yield from (f"  {note.flag}: {note.note}" for note in self._refused)

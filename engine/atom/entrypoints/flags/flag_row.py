@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+ANY_VALUE = "any value"  # among the values of an UNNEEDED flag: each changes nothing
+
 
 class FlagVerdict(StrEnum):
     """SAME: another name of a flag of ours. UNNEEDED: taken, and changes nothing. REFUSED: an error

@@ -6,10 +6,10 @@ Pure: words in, words out. FlagParser calls it before argparse sees the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atom.entrypoints.flags.flag_row import FlagRow, FlagVerdict
+from atom.entrypoints.flags.flag_row import ANY_VALUE, FlagRow, FlagVerdict
 from atom.entrypoints.flags.other_flags import ROW_OF
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)([=.].*)?", re.DOTALL)
@@ -41,14 +41,15 @@ def kebab(word: str) -> str:
     return word if match is None else match[1].replace("_", "-") + (match[2] or "")
 
 
-def read_words(line: Sequence[str]) -> ReadWords:
+def read_words(line: Sequence[str], rows: Mapping[str, FlagRow] = ROW_OF) -> ReadWords:
+    """Translate a line. rows: the table of other servers' flags, by flag."""
     words: list[str] = []
     unneeded: list[FlagNote] = []
     refused: list[FlagNote] = []
     rest = _Rest(line)
     for word in rest:
         name, equals, value = word.partition("=")
-        row = _row_of(name)
+        row = _row_of(name, rows)
         if row is None:
             words.append(word)
         elif row.verdict is FlagVerdict.SAME:
@@ -56,7 +57,9 @@ def read_words(line: Sequence[str]) -> ReadWords:
         elif row.verdict is FlagVerdict.REFUSED:
             rest.skip_values()
             refused.append(FlagNote(name, row.note))
-        elif not row.values or (given := value if equals else rest.next_value()) in row.values:
+        elif not row.values or _changes_nothing(
+            row, given := value if equals else rest.next_value()
+        ):
             unneeded.append(FlagNote(name, row.note))
         else:
             shown = f"{row.note}; leave it out" if given else f"{row.note}; it needs a value"
@@ -64,15 +67,19 @@ def read_words(line: Sequence[str]) -> ReadWords:
     return ReadWords(tuple(words), tuple(unneeded), tuple(refused))
 
 
-def _row_of(name: str) -> FlagRow | None:
+def _changes_nothing(row: FlagRow, value: str) -> bool:
+    return value in row.values or (ANY_VALUE in row.values and value != "")
+
+
+def _row_of(name: str, rows: Mapping[str, FlagRow]) -> FlagRow | None:
     if not name.startswith("-"):
         return None
     if _LEVEL.fullmatch(name):
         name = "-O"
     name = name.partition(".")[0] if name.startswith("--") else name
-    row = ROW_OF.get(name)
+    row = rows.get(name)
     if row is None and name.startswith("--no-"):
-        turned = ROW_OF.get(f"--{name.removeprefix('--no-')}")
+        turned = rows.get(f"--{name.removeprefix('--no-')}")
         row = None if turned is None else _other_side(name, turned)
     return row
 

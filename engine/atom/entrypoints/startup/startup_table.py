@@ -14,7 +14,7 @@ from rich.table import Table
 
 from atom.entrypoints.startup.next_steps import Address, next_steps
 from atom.entrypoints.startup.supported_endpoints import Offer
-from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_engine.wire.engine_protocol import EngineReport, HostTierReport
 
 _LOG_COLUMNS = 140
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -37,6 +37,7 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
             f"{bytes_text(report.kv_cache_bytes)}, "
             f"{bytes_text(report.kv_bytes_per_token)} per token; limited by {report.limited_by})",
         ),
+        *([("KV tier", _tier_text(report.host_tier))] if report.host_tier else []),
         (
             "per step",
             f"at most {report.max_num_seqs:,} sequences, {report.max_num_batched_tokens:,} tokens",
@@ -62,6 +63,14 @@ def _states_text(report: EngineReport) -> str:
         f"{text}, and {report.num_checkpoints:,} checkpoints, one every "
         f"{report.checkpoint_tokens:,} tokens of a cached prefix"
     )
+
+
+def _tier_text(tier: HostTierReport) -> str:
+    text = (
+        f"{tier.num_pages:,} pages = {tier.tokens:,} tokens in the host's memory "
+        f"({bytes_text(tier.size_bytes)} for each copy of the model)"
+    )
+    return f"{text}, and {tier.num_states:,} checkpoints" if tier.num_states else text
 
 
 class _Stderr(Console):

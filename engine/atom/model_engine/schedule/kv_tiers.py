@@ -122,7 +122,7 @@ class KVTiers:
         self.counts = TierCounts()
         blocks.attach(self)
         if setup.write == "back":
-            blocks.pool.unused = self._candidates.extend
+            blocks.pool.unused = self._now_unused
 
     # ---- events of blocks ----------------------------------------------------------------------
 
@@ -134,6 +134,11 @@ class KVTiers:
             self._unwanted.difference_update(block_ids)
         if self._setup.write == "through":
             self._candidates.extend(block_ids)
+
+    def _now_unused(self, block_ids: list[int]) -> None:
+        """Note blocks that no request holds any more, the deepest of a sequence first. The
+        beginning is written first: the rest is useless without it."""
+        self._candidates.extend(reversed(block_ids))
 
     def left_window(self, block_ids: Sequence[int]) -> None:
         """Note blocks that a row no longer sees, which are about to be freed: of a group with a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from atom.sizing.options.option import Flag, Range, option
+from atom.sizing.options.option import CrdField, Flag, Range, option
 
 TierPolicy = Literal["lru", "protected"]
 TierWrite = Literal["back", "through"]
@@ -26,6 +26,7 @@ class KVTierOptions:
         keyword="kv_offloading_size",
         flag=Flag(metavar="GIB"),
         within=Range(0, above=True),
+        crd=CrdField("cache.kv.hostMemory"),
     )
     offloading_backend: Literal["native"] = option(
         "native", "of --kv-offloading-size", keyword="kv_offloading_backend"

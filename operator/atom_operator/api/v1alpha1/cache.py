@@ -43,8 +43,19 @@ class JobsSpec(ApiModel):
     again later. Default: a day for a download, half an hour for an inspection."""
 
 
+class KVCacheSpec(ApiModel):
+    """Tiers of the KV cache below the device."""
+
+    host_memory: MemoryQuantity
+    """Memory of the node that keeps blocks of the KV cache that leave the device, for prompts that
+    return. It is added to the pod's memory request; on cpu it is a part of accelerator.memory."""
+
+
 class CacheSpec(ApiModel):
-    """Storage that outlives a pod."""
+    """Storage that outlives a pod, and tiers of the KV cache."""
+
+    kv: KVCacheSpec | None = None
+    """Tiers of the KV cache below the device. Default: evicted blocks are computed again."""
 
     compile: CompileCacheSpec | None = None
     """Compiled kernels. Default: they are lost with the pod."""

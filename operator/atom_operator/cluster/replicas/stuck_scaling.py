@@ -36,13 +36,21 @@ async def release_stuck_scaling(port: ClusterPort, key: ObjectKey, observed: Obs
     if deployment is None or not may_be_stuck(deployment, observed):
         return
     try:
-        found = await port.list_labelled(REPLICA_SET, key.namespace, {LABEL_DEPLOYMENT: key.name})
-        uid = deployment["metadata"]["uid"]
-        for item in stuck_sets(deployment, [item for item in found if belongs_to(item, uid)]):
-            await port.apply(REPLICA_SET, _renewed(deployment, item))
-            _logger.info("%s/%s: ReplicaSet %s: scaling ended", *key, item["metadata"]["name"])
+        for name in await renew_annotations(port, key, deployment):
+            _logger.info("%s/%s: ReplicaSet %s: scaling ended", *key, name)
     except ClusterError as error:  # such as a chart from before, which has no right to it
         _logger.info("%s/%s: ReplicaSets: %s", *key, error)
+
+
+async def renew_annotations(port: ClusterPort, key: ObjectKey, deployment: Manifest) -> list[str]:
+    """Renew the annotations that stop the rollout of a Deployment which its controller has seen;
+    return the names of their ReplicaSets. Raises ClusterError."""
+    found = await port.list_labelled(REPLICA_SET, key.namespace, {LABEL_DEPLOYMENT: key.name})
+    own = [item for item in found if belongs_to(item, deployment["metadata"]["uid"])]
+    stuck = stuck_sets(deployment, own)
+    for item in stuck:
+        await port.apply(REPLICA_SET, _renewed(deployment, item))
+    return [item["metadata"]["name"] for item in stuck]
 
 
 def may_be_stuck(deployment: Manifest, observed: Observed) -> bool:

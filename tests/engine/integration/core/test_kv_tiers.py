@@ -27,6 +27,7 @@ from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.engine.lora.test_lora_parity import lora_of
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.scheduler_integrity import check_integrity
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.ranks.rank_group import RankGroup
@@ -205,6 +206,32 @@ def test_answers_are_those_without_tiers(
     assert stats.offload_checksum_errors_total == 0
     assert stats.offload_dropped_queue_total == 0
     assert stats.cached_tokens_total > small.scheduler.stats().cached_tokens_total
+
+
+@pytest.mark.parametrize("method", ["mtp", "eagle3"])
+def test_layers_that_draft_have_pages_too(method: str, folders: Any, tmp_path: Path) -> None:
+    kind = "deepseek3" if method == "mtp" else "qwen3"
+    layers = {"layers": 7} if method == "eagle3" else {}
+    folder = make_tiny_checkpoint(tmp_path / "model", **{**CHECKPOINTS[kind], **layers})
+    draft = None
+    if method == "mtp":
+        add_mtp_layer(folder)
+    else:
+        draft = str(tmp_path / "draft")
+        make_eagle3(Path(draft), folder, draft_vocabulary=200)
+    options = Way(depth=1).options([])
+    plain = CoreDriver(str(folder), num_kv_blocks=900, **options)
+    options["speculative"] = SpeculativeConfig(
+        method=method, num_tokens=2, draft_model=draft, adaptive=False
+    )
+    drafting = CoreDriver(
+        str(folder), num_kv_blocks=least_blocks(plain) + 6, **options, **Way().tier
+    )
+    for turns in conversations(5, 6, adapters=0):
+        assert ask(drafting, turns) == ask(plain, turns)
+    stats = drafting.scheduler.stats()
+    assert stats.offload_load_bytes_total > 0
+    assert stats.draft_tokens_total > 0
 
 
 @pytest.mark.parametrize("agents", [6, pytest.param(20, marks=pytest.mark.whole)])

@@ -185,7 +185,12 @@ def queue_sizes(shape: HostTier) -> tuple[int, int]:
     states = 0
     if shape.num_states:
         states = max(_LEAST_QUEUE_STATES, _QUEUE_BYTES // shape.state_bytes)
-    return min(pages, shape.num_pages), min(states, shape.num_states)
+    return min(pages, _half(shape.num_pages)), min(states, _half(shape.num_states))
+
+
+def _half(count: int) -> int:
+    """Return half of the rows: those that are being written evict no more than that."""
+    return -(-count // 2)
 
 
 def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> HostTier | None:

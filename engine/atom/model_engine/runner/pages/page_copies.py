@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
@@ -28,6 +29,7 @@ from atom.model_ops.page_table import PageTable
 
 logger = logging.getLogger(__name__)
 
+_HASHERS = 4  # threads of checksums: one thread sums up fewer bytes than the bus carries
 _AT_ONCE = 64  # pages that are copied together on the CPU, through a buffer
 Clock = Callable[[], float]
 
@@ -70,6 +72,7 @@ class PageCopies:
 
     def _save(self, batch: Sequence[Move]) -> int:
         table, pages = self._buffer(batch)
+        self._rows.void(batch)
         self._ops.read_pages(table, _blocks(batch), pages)
         self._rows.put(batch, pages)
         for move in batch:
@@ -110,12 +113,34 @@ class _Rows:
         index = torch.tensor([move.row - first for move in moves], dtype=torch.int64)
         return self._memory.states if first else self._memory.pages, index
 
+    def runs(
+        self, moves: Sequence[Move], pages: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield rows and pages [n, page_bytes] of one kind that are each one piece of memory: of
+        rows that follow one another and that pages fill."""
+        rows, index = self._all(moves)
+        size, numbers = pages.shape[1], index.tolist()
+        is_whole = rows.is_contiguous() and rows.shape[1] == size and pages.is_contiguous()
+        first = 0
+        for at in range(1, len(numbers) + 1):
+            if at < len(numbers) and is_whole and numbers[at] == numbers[at - 1] + 1:
+                continue
+            row = numbers[first]
+            yield rows[row : row + at - first, :size], pages[first:at]
+            first = at
+
     def bytes_of(self, row: int) -> torch.Tensor:
         """Return the bytes of a row, of a block or of a checkpoint."""
         memory = self._memory
         if row < self._num_pages:
             return memory.pages[row]
         return memory.states[row - self._num_pages]
+
+    def void(self, moves: Sequence[Move]) -> None:
+        """Drop the checksums of rows that are about to be written: if that fails, the pages that
+        were in them before are not taken for the new ones."""
+        for move in moves:
+            self._memory.sums[move.row] = 0
 
     def sum_up(self, row: int, size: int) -> None:
         """Note the checksum of a row that was written."""
@@ -179,17 +204,18 @@ class DeviceCopies:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._warm_up()
+        self._hashers = ThreadPoolExecutor(_HASHERS, "kv-sums")
         self._thread = threading.Thread(target=self._run, name="kv-pages", daemon=True)
         self._thread.start()
 
     def move(self, number: int, saves: Sequence[Move], loads: Sequence[Move]) -> None:
         staged = []
         for kind, moves in groupby(saves, itemgetter(0)):
-            ring = self._ring(kind)
-            for batch in _batches(list(moves), ring.size):
-                for part, pages in ring.take(batch, self._tables[kind].page_bytes):
-                    self._ops.read_pages(self._tables[kind], _blocks(part, self._device), pages)
-                    staged.append((part, pages))
+            ring, table, batch = self._ring(kind), self._tables[kind], list(moves)
+            assert len(batch) <= ring.size, "more pages are under way than have a place"
+            for part, pages in ring.take(batch, table.page_bytes):
+                self._ops.read_pages(table, _blocks(part, self._device), pages)
+                staged.append((part, pages))
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
         self._jobs.put(_Job(number, staged, loads, ready))
@@ -197,6 +223,7 @@ class DeviceCopies:
     def close(self) -> None:
         self._jobs.put(None)
         self._thread.join()
+        self._hashers.shutdown()
         if self._pinned:
             _runtime().cudaHostUnregister(self._memory.mapped.ctypes.data)
 
@@ -221,39 +248,60 @@ class DeviceCopies:
         torch.cuda.set_device(self._device)
         with torch.cuda.stream(self._stream), torch.inference_mode():
             while (job := self._jobs.get()) is not None:
-                job.ready.synchronize()
-                self._save(job)
-                self._load(job)
+                try:
+                    job.ready.synchronize()
+                    self._save(job)
+                    self._load(job)
+                except Exception:  # pages are lost, and no request: their tokens are computed
+                    logger.exception("pages of the KV cache could not be copied")
+                    for move in job.loads:
+                        self._memory.spoil(move.row, job.number)
                 self._memory.finish(job.number)
 
     def _save(self, job: _Job) -> None:
         began, stored = self._clock(), 0
-        for batch, pages in job.staged:
-            for move, page in zip(batch, pages, strict=True):
-                self._rows.bytes_of(move.row)[: len(page)].copy_(page, non_blocking=True)
-            stored += pages.nbytes
+        for batch, _ in job.staged:
+            self._rows.void(batch)
+        for batch, staged in job.staged:
+            for rows, pages in self._rows.runs(batch, staged):
+                rows.copy_(pages, non_blocking=True)
+            stored += staged.nbytes
         self._stream.synchronize()
-        for batch, pages in job.staged:
-            for move in batch:
-                self._rows.sum_up(move.row, pages.shape[1])
+        sums = [
+            self._hashers.submit(self._rows.sum_up, move.row, staged.shape[1])
+            for batch, staged in job.staged
+            for move in batch
+        ]
+        _finish(sums)
         if stored:
             self._memory.count(stored=stored, seconds=self._clock() - began)
 
     def _load(self, job: _Job) -> None:
         began, loaded = self._clock(), 0
+        checks: list[Future[None]] = []
         for kind, moves in groupby(job.loads, itemgetter(0)):
             buffer = self._in_states if self._is_state(kind) else self._in
             table = self._tables[kind]
             for batch in _batches(list(moves), len(buffer)):
-                self._rows.check(job.number, batch, table.page_bytes)
-                pages = buffer[: len(batch), : table.page_bytes]
-                for move, page in zip(batch, pages, strict=True):
-                    page.copy_(self._rows.bytes_of(move.row)[: len(page)], non_blocking=True)
-                self._ops.write_pages(table, _blocks(batch, self._device), pages)
+                checks += [self._check(job.number, move, table.page_bytes) for move in batch]
+                staged = buffer[: len(batch), : table.page_bytes]
+                for rows, pages in self._rows.runs(batch, staged):
+                    pages.copy_(rows, non_blocking=True)
+                self._ops.write_pages(table, _blocks(batch, self._device), staged)
                 self._stream.synchronize()
-                loaded += pages.nbytes
+                loaded += staged.nbytes
+        _finish(checks)
         if loaded:
             self._memory.count(loaded=loaded, seconds=self._clock() - began)
+
+    def _check(self, number: int, move: Move, size: int) -> Future[None]:
+        """Compare a row's checksum while rows are copied: the core hears of both."""
+        return self._hashers.submit(self._rows.check, number, [move], size)
+
+
+def _finish(futures: Sequence[Future[None]]) -> None:
+    for future in futures:
+        future.result()
 
 
 class _Ring:
