@@ -14,6 +14,7 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     allreduce_norm,
     norms,
+    pages,
     quantise_activations,
 )
 from atom.model_ops.backends.triton_ops.attention import (
@@ -63,6 +64,7 @@ from tests.engine.ops.expert_cases import CLAMPED, EXPERT_CASES, INT4, SILU
 from tests.engine.ops.moe_gemv_cases import MOE_GEMV, W8A16_GEMV
 from tests.engine.ops.packed_int32_cases import PACKED_INT32
 
+PAGES = {"types": {"pages_ptr": "*i64", "blocks_ptr": "*i64", "chunks_ptr": "*i64"}}
 DRAFTS = {
     "types": {
         "tokens_ptr": "*i32",
@@ -474,6 +476,8 @@ CASES: list[Any] = [
         ("layout", ngram_drafts._layout_kernel, {"LANES": 256, "CHUNK": 1024}, DRAFTS),
         ("accept", ngram_drafts._accept_kernel, {"LANES": 8, "ANSWERS": True},
          {"num_warps": 1, **DRAFTS}),
+        ("pages read", pages.copy_pages_kernel, {"READ": True, "CHUNK": 1024}, PAGES),
+        ("pages written", pages.copy_pages_kernel, {"READ": False, "CHUNK": 1024}, PAGES),
         ("token_mask", token_bitmask._token_mask_kernel, {"CHUNK": 4096}, {}),
         ("commit", decode_state._commit_kernel,
          {"BLOCK": 256, "ANSWERS": True, "KEPT": False, "tokens_ptr": None}, {}),
