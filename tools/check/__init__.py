@@ -6,11 +6,13 @@
 
 - `changed_files` asks git what changed.
 - `import_graph` says how far each test file is from each source file, by imports (grimp).
+- `executions` corrects this by the index of the files that each test file executed in the last
+  `make test` here.
 - `selection` ranks the test files and cuts the list at the budget; pure.
 - `__main__` runs ruff and pytest, and says which tests are left out.
 
-Which test executes which line is not recorded: on Python 3.11 that needs a trace function, which
-makes the suite slower by half. The graph needs no earlier run and is never out of date. Only
-durations are recorded (tests/support/suite_record.py), in the checkout's cache folder: they differ
-between machines, so they do not belong in git.
+The graph needs no earlier run and is never out of date. The index knows calls that no import shows,
+and imports that nothing calls; it has files and not lines, which cost the suite hardly any time
+(tests/support/executed_files.py). Index and durations (tests/support/suite_record.py) are in the
+checkout's cache folder: they differ between machines, so they do not belong in git.
 """

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.support.kernels import interpreter_choice
 from tests.support.suite_record import read_seconds
 from tools.check.changed_files import UnknownBranchError, changed_files
+from tools.check.executions import read_executions, steps_by_execution
 from tools.check.import_graph import ImportGraph
 from tools.check.selection import Selection, select
 from tools.suite.parts import Suite
@@ -86,7 +87,8 @@ def _tests_of(
     files: Sequence[str], graph: ImportGraph, budget: float
 ) -> tuple[Selection, list[str]]:
     """Select the tests to run, and list the near ones that need a cluster."""
-    steps = {file: graph.distances(file) for file in files}
+    executions = {t: found for t, found in read_executions().items() if (ROOT / t).exists()}
+    steps = {file: steps_by_execution(file, graph.distances(file), executions) for file in files}
     on_cluster = sorted({t for each in steps.values() for t in each if graph.needs_cluster(t)})
     runnable = {
         file: {test: count for test, count in each.items() if test not in on_cluster}
