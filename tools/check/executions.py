@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / ".cache" / "executed-files.json"
 
+_UNSEEN_STEPS = 3  # to a test that executed the file, though no import leads to it
+_FARTHER = 4  # steps more, to a test that imports the file and did not execute it
 Executions = dict[str, set[str]]  # of each test file, the files that it executed
 
 
@@ -45,17 +47,17 @@ def steps_by_execution(
 ) -> dict[str, int]:
     """Return the steps to the tests of a file, corrected by the index.
 
-    A test that executed the file is at most one step away, whatever leads to it. If any test
-    executed it, a recorded test that did not is farther than each of those; the import graph
-    alone knows of tests that are not recorded, and of a file that no test executed.
+    A test that executed the file keeps its steps, or gets some if the import graph leads nowhere.
+    If any test executed it, a recorded test that did not goes farther away. The graph alone knows
+    of tests that are not recorded, and of a file that no test executed.
     """
     executing = {test for test, files in executions.items() if file in files}
     if not executing:
         return dict(steps)
-    corrected = {test: min(steps.get(test, 1), 1) for test in executing}
+    corrected = {test: steps.get(test, _UNSEEN_STEPS) for test in executing}
     for test, count in steps.items():
         if test not in executing:
-            corrected[test] = count + 2 if test in executions else count
+            corrected[test] = count + _FARTHER * (test in executions)
     return corrected
 
 

@@ -86,14 +86,28 @@ def test_the_last_run_of_a_test_file_counts(
     steps=st.dictionaries(NAMES, st.integers(0, 9)),
     executions=st.dictionaries(NAMES, st.sets(FILES)),
 )
-def test_tests_that_executed_a_file_come_before_recorded_ones_that_did_not(
+def test_recorded_tests_that_did_not_execute_a_file_are_farther(
     steps: Mapping[str, int], executions: Mapping[str, set[str]]
 ) -> None:
     found = steps_by_execution("tools/x.py", steps, executions)
     executing = {test for test, files in executions.items() if "tools/x.py" in files}
     assert set(found) == set(steps) | executing, "no test is lost"
-    if not executing:
-        assert found == steps
-    others = [found[test] for test in steps if test in executions and test not in executing]
-    assert all(found[test] < each for test in executing for each in others)
-    assert all(found[test] == steps[test] for test in steps if test not in executions)
+    farther = {test for test in steps if found[test] > steps[test]}
+    assert farther == (set(steps) & set(executions) - executing if executing else set())
+    assert all(found[test] == steps[test] for test in set(steps) - farther)
+
+
+def test_a_test_that_only_the_index_knows_comes_before_one_that_only_imports() -> None:
+    steps = {"tests/test_imports.py": 1, "tests/test_calls.py": 1, "tests/test_new.py": 2}
+    executions = {
+        "tests/test_imports.py": {"tools/other.py"},
+        "tests/test_calls.py": {"tools/x.py"},
+        "tests/test_by_registry.py": {"tools/x.py", "tools/other.py"},
+    }
+    found = steps_by_execution("tools/x.py", steps, executions)
+    assert sorted(found, key=lambda test: found[test]) == [
+        "tests/test_calls.py",
+        "tests/test_new.py",
+        "tests/test_by_registry.py",
+        "tests/test_imports.py",
+    ]
