@@ -30,12 +30,14 @@ from atom.bounded_input.template_calls import (
     bound_power,
     bound_times,
 )
-from atom.bounded_input.template_work import BoundsError, TemplateWork, bound
+from atom.bounded_input.template_work import BoundsError, TemplateWork, bound, refuse
 
 OWN_NAMES = "_atom_"  # the prefix of names added to a template
 _COUNTED, _CALLED, _JOINED, _SIZED = (
     f"{OWN_NAMES}{name}" for name in ("counted", "called", "joined", "sized")
 )
+# Of JSON, an indent or a separator: each level of a value holds its own before any is counted.
+_MOST_BETWEEN = 1_000
 
 
 class TemplateBoundsError(jinja2.TemplateError):
@@ -264,20 +266,31 @@ class _GenerationBlocks(jinja2.ext.Extension):
 def _to_json(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """Write JSON without escapes for HTML; Jinja's own filter escapes it, which no model was
     trained on."""
-    return json.dumps(
-        value,
+    between = (indent, *(separators or ()))
+    if any((len(each) if isinstance(each, str) else each or 0) > _MOST_BETWEEN for each in between):
+        refuse(f"it indents or separates JSON by more than {_MOST_BETWEEN:,} characters")
+    encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii,
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
         default=_listed,
     )
+    if indent is None and separators is None:
+        return encoder.encode(value)
+    # Indents and separators make more of it than the value has, so they are counted as they come.
+    parts, size = [], 0
+    for part in encoder.iterencode(value):
+        size += len(part)
+        bound(size)
+        parts.append(part)
+    return "".join(parts)
 
 
 def _listed(value: Any) -> list[Any]:

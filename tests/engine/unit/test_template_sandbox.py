@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import tracemalloc
 
 import jinja2
 import pytest
@@ -139,6 +141,50 @@ def _end(source: str) -> None:
     except _ENDS:
         return
     assert text in ("True", "False")
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("indent='b' * 1000000", "it indents or separates JSON by more than 1,000 characters"),
+        ("indent=1000000000", "it indents or separates JSON by more than 1,000 characters"),
+        ("separators=('b' * 1000000, ':')", "it indents or separates JSON by more than"),
+        ("separators=(',', 'b' * 1000000), indent=2", "it indents or separates JSON by more than"),
+        ("indent='b' * 1000", "it makes more than"),
+        ("separators=('b' * 1000, ':'), indent=1000", "it makes more than"),
+    ],
+)
+def test_json_that_is_all_indents_and_separators_is_given_up_before_it_is_made(
+    argument: str, reason: str
+) -> None:
+    """Of 100,000 items, or 1,000 nested lists, it would be gigabytes."""
+    for value in ("([[1] * 100] * 1000)", "n.t"):
+        nest = "{% set n = namespace(t=1) %}{% for i in range(300) %}{% set n.t = [n.t, 1] %}{% endfor %}"
+        source = f"{nest}{{{{ {value} | tojson({argument}) }}}}"
+        tracemalloc.start()
+        try:
+            with pytest.raises(TemplateBoundsError, match=reason):
+                render(source)
+            assert tracemalloc.get_traced_memory()[1] < 200 * 2**20
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("indent", ["2", "'  '", "0", "true", "none"])
+@pytest.mark.parametrize("separators", ["none", "(',', ':')", "('; ', ' = ')"])
+@pytest.mark.parametrize("escapes", ["true", "false"])
+def test_json_is_pythons(indent: str, separators: str, escapes: str) -> None:
+    value = "{'b': [1, 2.5, none, true, 'é'], 'a': {}, 'c': []}"
+    source = f"{{{{ {value} | tojson({escapes}, {indent}, {separators}, true) }}}}"
+    python = {"none": None, "true": True, "false": False}
+    expected = json.dumps(
+        {"b": [1, 2.5, None, True, "é"], "a": {}, "c": []},
+        ensure_ascii=bool(python[escapes]),
+        indent=eval(indent, python),
+        separators=eval(separators, python),
+        sort_keys=True,
+    )
+    assert render(source) == expected
 
 
 def test_a_render_has_a_deadline() -> None:
