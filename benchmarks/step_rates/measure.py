@@ -68,7 +68,7 @@ def measure_rates(path: Path, shapes: Sequence[str], device: str | None) -> Rate
     source = TableSource(
         found.name,
         datetime.datetime.now(datetime.UTC).date().isoformat(),
-        {"atom": atom.__version__, "torch": torch.__version__},
+        {"atom": atom.__version__, "torch": str(torch.__version__)},
         os.getloadavg()[0],
     )
     return write_table(path, card, fit(steps, card), steps, source)

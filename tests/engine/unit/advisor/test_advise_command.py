@@ -150,7 +150,7 @@ def test_the_table_names_the_evidence_and_the_page_has_a_chart(
     text = capsys.readouterr().out
     assert "TTFT p50/p90/p99 ms" in text
     assert "chosen: qwen3-8b, MI300X x 1" in text
-    assert "physics ±55%" in text
+    assert "physics ±90%" in text
     assert main(["advise", *ask(model), "-o", "html"]) == 0
     page = capsys.readouterr().out
     assert page.startswith("<!doctype html>")

@@ -12,8 +12,10 @@ from atom.advisor.operations import ModelWork, Operation, model_work
 from atom.advisor.rates import ASSUMED, Curve, Evidence, Rates, StepSeconds, Tables, read_table
 from atom.advisor.step_shape import StepShape
 from atom.advisor.step_time import StepTimer
+from atom.errors import ConfigError
 from atom.sizing import KV_ELEMENTS, ModelFacts, Sharding
 from atom.sizing.cards import CARDS
+from benchmarks.step_rates import measure
 from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import TimedStep, fit, relative_errors
 from benchmarks.step_rates.measure import Plan, timed_steps
@@ -122,12 +124,12 @@ def test_published_figures_are_those_of_their_page() -> None:
             assert f"{step.seconds * 1e3:.3f}" in page
 
 
-def test_assumed_shares_are_as_far_from_the_card_as_the_guide_says() -> None:
+def test_assumed_shares_are_as_far_from_the_card_as_the_results_say() -> None:
     figures, card = Figures.read(FIGURES), CARDS["H200"]
     errors = relative_errors(figures.steps, card, ASSUMED)
-    guide = Path("docs/guides/advisor.md").read_text(encoding="utf-8")
+    page = Path("docs/results/advice.md").read_text(encoding="utf-8")
     median, most = np.median(errors), np.percentile(errors, 90)
-    assert f"{median * 100:.1f} %, {most * 100:.1f} %" in guide
+    assert f"| {median * 100:.1f} % | {most * 100:.1f} % |" in page
     assert most < ASSUMED.error
 
 
@@ -152,3 +154,29 @@ def test_steps_of_an_engine_are_recorded_by_their_shapes(tmp_path: Path) -> None
     assert any(chunk.computed for shape in prompts for chunk in shape.chunks)
     assert any(len(shape.contexts) for shape in prompts), "a prompt came beside answers"
     assert all(step.seconds > 0 for step in steps)
+
+
+def test_a_processor_is_measured_into_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 128}
+    configs = {
+        f"layers {count}": {**SHAPES["tiny-12k"], **small, "num_hidden_layers": count}
+        for count in (1, 2, 3)
+    }
+    monkeypatch.setattr(measure, "CPU_CONFIGS", configs)
+    monkeypatch.setattr(measure, "CPU_PLAN", Plan((1, 2), (8,), 256, 64))
+    path = tmp_path / "cpu.json"
+    measure.measure_rates(path, tuple(configs), "cpu")
+    table = read_table(path)
+    assert table.source.shapes == sorted(configs)
+    card = Tables.of(tmp_path).card("cpu")
+    assert card is not None
+    rates = Tables.of(tmp_path).rates(card)
+    assert rates.evidence is Evidence.MEASURED
+    assert rates.error > 0
+
+
+def test_a_shape_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--shapes nothing: is no shape; there are: cpu-wide"):
+        measure.measure_rates(tmp_path / "x.json", ("nothing",), "cpu")

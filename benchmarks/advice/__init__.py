@@ -1,0 +1,1 @@
+"""Predictions of `atom advise` beside what was measured."""
