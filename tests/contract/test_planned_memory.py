@@ -69,7 +69,8 @@ OPTIONS: dict[str, Any] = {
 }
 WITHIN = 0.02
 DEVICE = Accelerator("cpu", MEMORY_BYTES)
-READ = ("mistral3", "qwen3-vl", "qwen3-vl-moe")  # of KINDS, those whose images are read
+# Of KINDS, those whose images are read.
+READ = ("mistral3", "qwen3-vl", "qwen3-vl-moe", "qwen3.5", "qwen3.5-moe")
 
 
 class Measured:
@@ -263,10 +264,11 @@ def test_of_every_image_encoder(
 ) -> None:
     """To the byte: its weights, and the outputs that it keeps."""
     make_multimodal_checkpoint(tmp_path, kind)
-    found, plan = Measured(tmp_path, monkeypatch, **options), planned(tmp_path, **options)
+    facts = facts_of(tmp_path)
+    given = options | rows_of(facts)
+    found, plan = Measured(tmp_path, monkeypatch, **given), planned(tmp_path, **given)
     check(plan, found)
     assert found.weights == plan.weights_bytes
-    facts = facts_of(tmp_path)
     assert facts.vision is not None
     parts = {
         part.name: part.size_bytes for part in held_parts(facts, planned_options(**options), DEVICE)

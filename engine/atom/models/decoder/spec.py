@@ -43,9 +43,8 @@ from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
 from atom.sizing.states import StateShape
+from atom.sizing.vision.qwen3_vl import QwenVisionFacts
 from atom.sizing.weights import ATTENTION_MODULES, PER_LAYER_INPUT, stored_projections
-
-_SECTIONS = (24, 20, 20)  # of transformers' class for Qwen3-VL
 
 # Heads of a layer's attention, of whichever kind it is.
 Shape = AttentionShape | LatentShape | CompressedShape | StateShape
@@ -243,8 +242,8 @@ def decoder_spec(
     kinds = (each.attention for each in facts.layers)
     first = next(each for each in kinds if not isinstance(each, StateAttention))
     rope = rope_config(rope_parameters(raw), first.rope_dim, rope_limits(config))
-    if facts.vision is not None and facts.vision.has_axes:
-        rope = replace(rope, sections=_sections(rope_parameters(raw)))
+    if isinstance(facts.vision, QwenVisionFacts):
+        rope = replace(rope, sections=_sections(rope_parameters(raw), facts.vision.sections))
     layers = [
         LayerSpec(
             facts=layer,
@@ -275,9 +274,9 @@ def decoder_spec(
     )
 
 
-def _sections(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
+def _sections(parameters: Mapping[str, Any], default: tuple[int, int, int]) -> tuple[int, int, int]:
     """Return the pairs of a head that rotate by time, height and width."""
-    given = parameters.get("mrope_section") or _SECTIONS
+    given = parameters.get("mrope_section") or default
     counted = isinstance(given, (list, tuple)) and all(isinstance(each, int) for each in given)
     if not counted or len(given) != 3 or min(given) < 0:
         raise ModelError(

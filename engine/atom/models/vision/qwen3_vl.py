@@ -1,5 +1,6 @@
-"""Qwen3-VL's encoder (technical report, 2025): learned positions between those of a square grid,
-rotated rows and columns, LayerNorms; results of some layers go to the decoder's first layers.
+"""The encoder of Qwen3-VL (technical report, 2025) and Qwen3.5: learned positions between those of
+a square grid, rotated rows and columns, LayerNorms. In Qwen3-VL results of some layers go to the
+decoder's first layers.
 
 pixels [patches, channels · frames · patch · patch], the patches of a merged square one after
 another; one output per square, with those for the decoder's layers beside it.

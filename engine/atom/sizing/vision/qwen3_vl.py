@@ -1,6 +1,8 @@
-"""Qwen3-VL's encoder: a learned grid of positions, rotated rows and columns, and results of inner
-layers that are added to the decoder's first layers (DeepStack, Meng et al. 2024). Keys and defaults
-are those of transformers' classes."""
+"""The encoder of Qwen3-VL and Qwen3.5: a learned grid of positions, and rotated rows and columns.
+
+In Qwen3-VL, results of inner layers are added to the decoder's first layers (DeepStack, Meng et al.
+2024). Keys and defaults are those of transformers' classes.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ _MOST_CHANNELS = 64
 
 class QwenVisionFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
     """Adds the fields of Qwen's encoders. inner_layers: the layers whose results go to the
-    decoder's first layers, in their order; positions: learned ones, of a square grid."""
+    decoder's first layers, in their order; positions: learned ones, of a square grid; sections:
+    pairs of the decoder's heads that rotate by time, height and width, unless its rope names
+    others."""
 
     inner_layers: tuple[int, ...]
     positions: int
     theta: float
     activation: str
+    sections: tuple[int, int, int]
 
     @property
     def family(self) -> Family:
@@ -60,6 +65,25 @@ def qwen3_vl(config: Config, text: Config) -> QwenVisionFacts:
     """Read the facts. config: the whole config.json; text: its decoder's. Raises ModelFactsError
     for a value that encoder and decoder do not compute together."""
     vision = vision_config(config)
+    layers = layer_count(vision, "depth", 27)
+    inner = _inner_layers(vision, layers, positive(text, "num_hidden_layers"))
+    return _facts(config, text, inner, 151_655, (24, 20, 20))
+
+
+def qwen3_5(config: Config, text: Config) -> QwenVisionFacts:
+    """Read the facts of Qwen3.5, whose decoder gets the last layer's outputs alone. As
+    `qwen3_vl`."""
+    return _facts(config, text, (), 248_056, (11, 11, 10))
+
+
+def _facts(
+    config: Config,
+    text: Config,
+    inner_layers: tuple[int, ...],
+    image_token_id: int,
+    sections: tuple[int, int, int],
+) -> QwenVisionFacts:
+    vision = vision_config(config)
     layers, output = layer_count(vision, "depth", 27), positive(text, "hidden_size")
     hidden = whole(vision, "hidden_size", 1152)
     out = positive(vision, "out_hidden_size", default=output)
@@ -80,11 +104,12 @@ def qwen3_vl(config: Config, text: Config) -> QwenVisionFacts:
         frames=single(vision, "temporal_patch_size", 2),
         output_size=output,
         most_image_tokens=MOST_KEPT_TOKENS,
-        image_token_id=positive(config, "image_token_id", default=151_655),
-        inner_layers=_inner_layers(vision, layers, positive(text, "num_hidden_layers")),
+        image_token_id=positive(config, "image_token_id", default=image_token_id),
+        inner_layers=inner_layers,
         positions=whole(vision, "num_position_embeddings", 2304),
         theta=rope_theta(vision),
         activation=str(vision.get("hidden_act") or "gelu_pytorch_tanh"),
+        sections=sections,
     )
 
 

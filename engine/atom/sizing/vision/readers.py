@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from atom.sizing.config_fields import Config
 from atom.sizing.vision.pixtral import PixtralFacts, pixtral
-from atom.sizing.vision.qwen3_vl import QwenVisionFacts, qwen3_vl
+from atom.sizing.vision.qwen3_vl import QwenVisionFacts, qwen3_5, qwen3_vl
 
 VisionKind = PixtralFacts | QwenVisionFacts
 
@@ -16,6 +16,8 @@ _READERS: dict[str, Callable[[Config, Config], VisionKind]] = {
     "Mistral3ForConditionalGeneration": pixtral,
     "Qwen3VLForConditionalGeneration": qwen3_vl,
     "Qwen3VLMoeForConditionalGeneration": qwen3_vl,
+    "Qwen3_5ForConditionalGeneration": qwen3_5,
+    "Qwen3_5MoeForConditionalGeneration": qwen3_5,
 }
 
 

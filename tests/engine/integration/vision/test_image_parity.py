@@ -70,6 +70,15 @@ CASES: dict[str, dict[str, Any]] = {
         "rope_parameters": {**SECTIONS, "mrope_section": [2, 4, 2]},
         "vision": {"depth": 2, "deepstack_visual_indexes": [1], "num_position_embeddings": 36},
     },
+    "qwen3.5": {"kind": "qwen3.5"},
+    "qwen3.5-odd": {
+        "kind": "qwen3.5", "head_dim": 24, "num_key_value_heads": 1,
+        "rope_parameters": {
+            **SECTIONS, "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 1],
+        },
+        "vision": {"depth": 2, "num_position_embeddings": 25, "spatial_merge_size": 3},
+    },
+    "qwen3.5-experts": {"kind": "qwen3.5-moe"},
 }  # fmt: skip
 
 
