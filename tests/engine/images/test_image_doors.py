@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from atom.entrypoints.http.body_budget import MAX_BODY_BYTES
 from atom.model_engine.request import Request
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.hostile_pictures import bombs, damaged, others
+from tests.support.pictures import file_of
 from tests.support.server.http_app import AppRig, serve_app
 from tests.support.server.seeing_model import (
     BREAK,
@@ -380,3 +386,31 @@ async def test_a_model_of_text_refuses_images_as_before(text_rig: AppRig, tmp_pa
     (request,) = text_rig.core.added
     assert "[image left out: this model reads text]" in _text(text_rig, request)
     assert request.images == []
+
+
+async def test_hostile_files_are_answered_and_hold_up_no_one(rig: AppRig) -> None:
+    """Bombs, files of other kinds and damaged ones, many at once: answers or refusals alone."""
+    files = [*bombs(), *others(), *(damaged(random.Random(seed)) for seed in range(24))]
+
+    async def ask(name: str, file: bytes) -> None:
+        answer = await rig.post(CHAT, messages=[_user(image_part(file))], max_tokens=1)
+        assert answer.status_code in (200, 400), (name, answer.text)
+        if answer.status_code == 400:
+            error = answer.json()["error"]
+            assert error["code"] == "invalid_image", (name, error)
+            assert error["message"].startswith("messages[0].content[0]: "), name
+
+    await asyncio.gather(*(ask(*each) for each in files))
+    answer = await rig.post(CHAT, messages=[_user(image_part(RED))], max_tokens=1)
+    assert answer.status_code == 200
+
+
+async def test_a_body_with_images_may_be_larger(rig: AppRig, text_rig: AppRig) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (1700, 1700, 3), dtype=np.uint8)
+    large = image_part(file_of(Image.fromarray(noise)))
+    assert len(large["image_url"]["url"]) > MAX_BODY_BYTES
+    messages = [_user({"type": "image_url", "image_url": {**large["image_url"], "detail": "low"}})]
+    answer = await rig.post(CHAT, messages=messages, max_tokens=1)
+    assert answer.status_code == 200, answer.text
+    refused = await text_rig.post(CHAT, messages=messages, max_tokens=1)
+    assert refused.status_code == 413
