@@ -16,6 +16,7 @@ from atom.entrypoints.flags.engine_args import (
     config_from_args,
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
+from atom.entrypoints.handover.least_tokens import DEFAULT_LEAST_TOKENS
 from atom.entrypoints.http.client_url import server_url
 from atom.entrypoints.process.logs import configure_logging
 from atom.entrypoints.serve_options import HTTP_PORT, models_of, server_options, sharing_of
@@ -92,6 +93,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="where servers of the model compute: this one then has no engine and needs no device. "
         "Every address of each name is a worker; an answer whose worker dies continues at another",
+    )
+    add(
+        "--prefill-least-tokens",
+        type=whole_number,
+        default=DEFAULT_LEAST_TOKENS,
+        metavar="N",
+        help="of --worker-urls: fewest tokens of a prompt, beyond those that the answering worker "
+        "was sent before, that a worker with the kv_role kv_producer computes for it",
     )
     add(
         "--startup-budget-seconds",

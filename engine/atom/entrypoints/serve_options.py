@@ -126,7 +126,11 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             body_memory_bytes=args.body_memory_mib * 2**20,
             responses_store_bytes=args.responses_store_mib * 2**20,
         ),
-        peers=PeerOptions(handover_url=args.handover_url, worker_urls=tuple(args.worker_urls)),
+        peers=PeerOptions(
+            handover_url=args.handover_url,
+            worker_urls=tuple(args.worker_urls),
+            prefill_least_tokens=args.prefill_least_tokens,
+        ),
         clients=ClientOptions(
             api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
             api_key_file=read_key_file(args.api_key_file),
@@ -165,6 +169,7 @@ def _check_beside_workers(args: argparse.Namespace) -> None:
         "--nnodes": args.nnodes > 1,
         "--enable-sleep-mode": args.enable_sleep_mode,
         "--sleep-idle-seconds": args.sleep_idle_seconds is not None,
+        "--kv-transfer-config": args.kv_transfer_config is not None,
         "--allow-runtime-lora-updating": args.allow_runtime_lora_updating,
     }
     given = ", ".join(flag for flag, is_given in refused.items() if is_given)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atom.answer_parsing.tool_parsers import AUTO
+from atom.entrypoints.handover.least_tokens import DEFAULT_LEAST_TOKENS
 from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
@@ -66,10 +67,12 @@ class LimitOptions:
 class PeerOptions:
     """Locate other servers of the same model. handover_url: of a Service, on whose pods open
     answers continue when this server has to end; None for none. worker_urls: of the servers that
-    compute, if this one has no engine; empty if it has."""
+    compute, if this one has no engine; empty if it has. prefill_least_tokens: of a prompt that one
+    worker computes for another, those alone that the other has not been sent before."""
 
     handover_url: str | None = None
     worker_urls: tuple[str, ...] = ()
+    prefill_least_tokens: int = DEFAULT_LEAST_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

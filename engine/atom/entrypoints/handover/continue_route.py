@@ -63,7 +63,9 @@ def continue_routes(state: ServerState) -> APIRouter:
         if status.state is not EngineState.READY and not state.holds_requests:
             raise RequestError(f"the server is {status.state}: {status.reason}", status=503)
         assert status.report is not None
-        facts = WorkerFacts(status.report, engine.pauses.weights_version)
+        transfer = engine.config.cache.kv_transfer
+        role = "" if transfer is None else transfer.role.value
+        facts = WorkerFacts(status.report, engine.pauses.weights_version, role)
         return Response(msgspec.msgpack.encode(facts), media_type=_MEDIA_TYPE)
 
     return router

@@ -58,11 +58,14 @@ class HttpReplicas:
         return False
 
     @contextlib.asynccontextmanager
-    async def ask(self, handed: HandedRequest) -> AsyncIterator[TakenRequest]:
-        """Let a replica continue a request. Raises `RequestError` if none takes it, with the last
-        one's reason, and `ReplicaLostError` within the block."""
+    async def ask(
+        self, handed: HandedRequest, first: Place | None = None
+    ) -> AsyncIterator[TakenRequest]:
+        """Let a replica continue a request. first: is asked before all others. Raises
+        `RequestError` if none takes it, with the last one's reason, and `ReplicaLostError` within
+        the block."""
         body = msgspec.msgpack.encode(handed)
-        place, stack, response = await self._taken(body, begun=bool(_tokens(handed)))
+        place, stack, response = await self._taken(body, first, begun=bool(_tokens(handed)))
         self._open_at[place] += 1
         try:
             async with stack:
@@ -72,7 +75,7 @@ class HttpReplicas:
             self._open_at[place] -= 1
 
     async def _taken(
-        self, body: bytes, *, begun: bool
+        self, body: bytes, first: Place | None, *, begun: bool
     ) -> tuple[Place, contextlib.AsyncExitStack, aiohttp.ClientResponse]:
         """Return the response of the first replica that takes the request, and the stack that
         closes its session. begun: a part of the answer has arrived."""
@@ -80,7 +83,8 @@ class HttpReplicas:
         while number < _LEAST_TRIES:
             if number:
                 await asyncio.sleep(_SECONDS_BETWEEN * number)
-            for place in self._places.in_order(self._open_at):
+            asked = number
+            for place in self._in_order(first):
                 async with contextlib.AsyncExitStack() as stack:
                     session = await stack.enter_async_context(self._sessions.to(place))
                     headers = self._sessions.headers(number)
@@ -96,7 +100,7 @@ class HttpReplicas:
                 if refusal is not None and refusal.status in _FINAL and not begun:
                     raise refusal
                 number += 1
-            number += not number  # if there is no place to ask
+            number += number == asked  # there is no place to ask
         if refusal is not None and not begun:
             raise refusal
         raise RequestError(
@@ -104,6 +108,11 @@ class HttpReplicas:
             f"the request again",
             status=503,
         )
+
+    def _in_order(self, first: Place | None) -> list[Place]:
+        """List the places to ask. first: comes before all others, if it is still known."""
+        places = list(self._places.in_order(self._open_at))
+        return sorted(places, key=lambda place: place != first)
 
 
 def _tokens(handed: HandedRequest) -> list[int]:

@@ -7,15 +7,20 @@ another model, or of another protocol version, is named and never asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from atom.entrypoints.handover.divided_requests import PrefillWorkers, RolePlaces
 from atom.entrypoints.handover.http_replicas import HttpReplicas
+from atom.entrypoints.handover.least_tokens import DEFAULT_LEAST_TOKENS
 from atom.entrypoints.handover.places import FoundPlaces, Place
 from atom.entrypoints.handover.replica_session import EXCHANGE_ERRORS, ReplicaSessions
 from atom.entrypoints.handover.token_frames import PATH
 from atom.entrypoints.http.errors import ErrorResponse
+from atom.model_engine.front.handover.handed_request import HandedRequest
+from atom.model_engine.front.handover.relays import TakenRequest
 from atom.model_engine.front.handover.worker_core import NoWorkerError, WorkerFacts
 
 _LOOK_SECONDS = 5.0
@@ -24,12 +29,38 @@ _ABSENT = (404, 405)
 
 
 class HttpWorkers(HttpReplicas):
-    def __init__(self, urls: Sequence[str], sessions: ReplicaSessions, architecture: str) -> None:
-        """architecture: of the model that all of them have to serve."""
+    def __init__(
+        self,
+        urls: Sequence[str],
+        sessions: ReplicaSessions,
+        architecture: str,
+        least_tokens: int = DEFAULT_LEAST_TOKENS,
+    ) -> None:
+        """architecture: of the model that all of them have to serve. least_tokens: of a prompt that
+        a worker with the role kv_producer computes for another one."""
         self._found = FoundPlaces(urls)
         self._architecture = architecture
         self._looks = 0
-        super().__init__(self._found, sessions)
+        self._answering = RolePlaces(self._found, producers=False)
+        self._producers = RolePlaces(self._found, producers=True)
+        prefill = HttpReplicas(self._producers, sessions)
+        self._prefill = PrefillWorkers(prefill, self._producers, least_tokens)
+        super().__init__(self._answering, sessions)
+
+    @contextlib.asynccontextmanager
+    async def ask(
+        self, handed: HandedRequest, first: Place | None = None
+    ) -> AsyncIterator[TakenRequest]:
+        """Let a worker answer a request, perhaps after another one has computed its prompt. Raises
+        as `HttpReplicas.ask`."""
+        place = first or next(iter(self._answering.in_order(self._open_at)), None)
+        if place is not None:
+            leg = await self._prefill.leg_for(handed, place, self._answering)
+            if leg is not None:
+                request = msgspec.structs.replace(handed.request, kv_transfer=leg)
+                handed = msgspec.structs.replace(handed, request=request)
+        async with super().ask(handed, place) as taken:
+            yield taken
 
     async def look(self) -> WorkerFacts:
         """Find the workers that take requests; return the facts of the first. Raises
@@ -43,6 +74,8 @@ class HttpWorkers(HttpReplicas):
             if isinstance(facts, WorkerFacts)
         }
         self._found.note_serving(list(serving))
+        roles = {place: facts.kv_role for place, facts in serving.items()}
+        self._answering.roles = self._producers.roles = roles
         for facts in serving.values():
             return facts
         reasons = [trouble] * bool(trouble) + [each for each in told if isinstance(each, str)]

@@ -145,7 +145,10 @@ class WorkersEngine:
                 "the servers of a pooling model themselves"
             )
         workers = HttpWorkers(
-            options.peers.worker_urls, _sessions(options), config.model.architecture
+            options.peers.worker_urls,
+            _sessions(options),
+            config.model.architecture,
+            options.peers.prefill_least_tokens,
         )
         return AsyncLLMEngine(
             config,

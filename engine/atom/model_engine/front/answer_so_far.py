@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from atom.model_engine.request import Request
+from atom.model_engine.transfer_legs import DecodeLeg
 
 _MOST_LOSSES = 1  # of an answer's engines: its request may be the cause of their ends
 
@@ -25,6 +26,8 @@ class AnswerSoFar:
 
     def __init__(self, request: Request) -> None:
         self._asked = msgspec.structs.replace(request, prompt_token_ids=[], output_token_ids=[])
+        if isinstance(request.kv_transfer, DecodeLeg):  # a ticket is read once
+            self._asked = msgspec.structs.replace(self._asked, kv_transfer=None)
         self._prompt = array("i", request.prompt_token_ids)
         self.tokens = array("i", request.output_token_ids)
         self._num_losses = request.num_losses

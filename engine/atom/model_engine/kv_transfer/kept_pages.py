@@ -27,6 +27,7 @@ from atom.model_engine.sequence import Sequence
 from atom.model_engine.transfer_legs import TicketNote
 
 _PIECE_BYTES = 8 * 2**20  # that one turn reads at most
+_LOOK_SECONDS = 0.005  # between looks at how much a consumer has read
 _MOST_UNSENT_BYTES = 64 * 2**20  # that wait for one consumer
 
 
@@ -147,9 +148,12 @@ class KeptPages:
     # ---- turns --------------------------------------------------------------------------------
 
     @property
-    def has_work(self) -> bool:
-        """Return whether a page can be read and sent now."""
-        return any(self._takes_more(each) for each in self._sendings)
+    def seconds_to_send(self) -> float | None:
+        """Return when to send the next pages: at once, or soon if consumers have not read enough of
+        the earlier ones; None if there is nothing to send."""
+        if not self._sendings:
+            return None
+        return 0.0 if any(map(self._takes_more, self._sendings)) else _LOOK_SECONDS
 
     def turn(self, now: float) -> None:
         """Free the expired tickets and send the next pages."""

@@ -73,16 +73,13 @@ class KVTransfer:
         return self._awaited.open_requests
 
     @property
-    def has_work(self) -> bool:
-        """Return whether pages can be read and sent now."""
-        return self.kept.has_work
-
-    @property
     def seconds_left(self) -> float | None:
         """Return for how long nothing is due; None if an event comes first."""
-        times = (self.kept.tickets.next_expiry, self._awaited.next_event)
-        due = min((each for each in times if each is not None), default=None)
-        return None if due is None else max(0.0, due - self._clock())
+        now, times = self._clock(), (self.kept.tickets.next_expiry, self._awaited.next_event)
+        waits = [max(0.0, each - now) for each in times if each is not None]
+        if (sending := self.kept.seconds_to_send) is not None:
+            waits.append(sending)
+        return min(waits, default=None)
 
     def takes(self, request: Request) -> bool:
         """Return whether a request waits here before it is scheduled; else it may be added now."""

@@ -45,10 +45,11 @@ _NAMES_ALONE = frozenset({LoadLora.name, UnloadLora.name})  # the workers themse
 
 class WorkerFacts(msgspec.Struct, frozen=True):
     """Hold a worker's description of itself. weights_version: of the weights for requests that
-    begin now."""
+    begin now. kv_role: in the exchange of KV pages; empty without one."""
 
     report: EngineReport
     weights_version: str
+    kv_role: str = ""
 
 
 class NoWorkerError(Exception):

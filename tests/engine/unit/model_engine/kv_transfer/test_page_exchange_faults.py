@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from atom.kv_transfer_config.values import LoadFailurePolicy
+from atom.model_engine.kv_transfer import kept_pages
 from atom.model_engine.request import FinishReason
 from atom.model_engine.transfer_legs import TransferResult
 from tests.support.engine_core.virtual_transfer import (
@@ -173,6 +174,31 @@ def test_a_ticket_that_nobody_reads_ends_with_its_lease() -> None:
     turn((producer, consumer), 2)
     assert producer.held_blocks == 0
     assert producer.transfer.kept.tickets.expired_total == 1
+
+
+def test_an_idle_producer_goes_on_until_every_page_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_pages, "_PIECE_BYTES", 1)  # a page a turn
+    producer, consumer = pair()
+    assert producer.transfer.seconds_left is None
+    producer.add(prefill_request(1, PROMPT))
+    turn((producer, consumer), 1)
+    ticket = producer.finished[1].ticket
+    assert ticket is not None
+    assert producer.transfer.seconds_left == pytest.approx(30, abs=2)
+    consumer.add(decode_request(2, PROMPT, ticket))
+    turns = 0
+    while 2 not in consumer.outcomes:
+        turn((consumer,), TICK_SECONDS)
+        producer.turn()  # the loop sleeps only as long as it says
+        sending = producer.transfer.seconds_left
+        turns += 1
+        assert turns < 20
+        assert sending == 0 or turns == 1 or turns >= 7, "there are pages to send"
+    assert consumer.outcomes[2][1].tokens == 28
+    turn((producer, consumer), 1)
+    assert producer.transfer.seconds_left is None, "nothing is kept"
 
 
 def test_a_consumer_without_room_renews_the_lease_until_it_gives_up() -> None:

@@ -1,0 +1,149 @@
+"""Divided requests: prompts that one worker computes and another answers.
+
+A server without an engine sends the prefill leg to a worker with the role kv_producer, and the
+request with the ticket of its pages to a worker that answers. It divides a request only if the
+worker that would answer has probably not cached most of its prompt, by its memory of the prompts
+that it has sent there. A prefill leg that fails costs its time alone: the request is then sent
+whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import xxhash
+
+from atom.entrypoints.handover.http_replicas import HttpReplicas
+from atom.entrypoints.handover.places import FoundPlaces, Place
+from atom.entrypoints.kv_transfer.leg_plan import params_of_leg
+from atom.errors import RequestError
+from atom.kv_transfer_config.values import KVRole
+from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
+from atom.model_engine.front.handover.relays import ReplicaLostError
+from atom.model_engine.request import Request
+from atom.model_engine.transfer_legs import DecodeLeg, PrefillLeg
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_TOKENS = 64
+_MOST_CHUNKS = 200_000  # remembered; more than the caches of many workers hold
+
+
+class SentPrompts:
+    """Remember the beginnings of prompts by the worker that they were sent to."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[tuple[Place, int], None] = OrderedDict()
+
+    def unseen_tokens(self, place: Place, request: Request) -> int:
+        """Return how many tokens of a prompt the worker has not been sent before, in this order."""
+        seen = 0
+        for chunk in _chunks(request):
+            if (place, chunk) not in self._chunks:
+                break
+            seen += _CHUNK_TOKENS
+        return len(request.prompt_token_ids) - seen
+
+    def note(self, place: Place, request: Request) -> None:
+        """Remember a prompt, evicting the oldest ones if there are too many."""
+        for chunk in _chunks(request):
+            self._chunks[place, chunk] = None
+            self._chunks.move_to_end((place, chunk))
+        while len(self._chunks) > _MOST_CHUNKS:
+            self._chunks.popitem(last=False)
+
+
+def _chunks(request: Request) -> list[int]:
+    """Return the hash of the prompt up to the end of each whole chunk."""
+    tokens = np.asarray(request.prompt_token_ids, dtype=np.int32)
+    digest = xxhash.xxh64(request.cache_salt.encode())
+    hashes = []
+    for first in range(0, len(tokens) // _CHUNK_TOKENS * _CHUNK_TOKENS, _CHUNK_TOKENS):
+        digest.update(tokens[first : first + _CHUNK_TOKENS].tobytes())
+        hashes.append(digest.intdigest())
+    return hashes
+
+
+class RolePlaces:
+    """The workers of a role, as Places. Workers without a role answer whole requests."""
+
+    def __init__(self, found: FoundPlaces, *, producers: bool) -> None:
+        self._found = found
+        self._producers = producers
+        self.roles: dict[Place, str] = {}
+
+    def in_order(self, open_at: Mapping[Place, int]) -> Sequence[Place]:
+        """List the places of the role, serving ones first. Workers that only compute prompts answer
+        as well if no other worker is known."""
+        places = self._found.in_order(open_at)
+        chosen = [each for each in places if self._is_producer(each) is self._producers]
+        return chosen if chosen or self._producers else places
+
+    def consumes(self, place: Place) -> bool:
+        """Return whether a worker reads pages of others."""
+        return self.roles.get(place) in (KVRole.CONSUMER, KVRole.BOTH)
+
+    def _is_producer(self, place: Place) -> bool:
+        return self.roles.get(place) == KVRole.PRODUCER
+
+
+class PrefillWorkers:
+    """Compute prompts at workers that do nothing else, if that is worth it."""
+
+    def __init__(self, prefill: HttpReplicas, producers: RolePlaces, least_tokens: int) -> None:
+        """least_tokens: that the answering worker has not been sent, for a request to be
+        divided."""
+        self._prefill = prefill
+        self._producers = producers
+        self._least_tokens = least_tokens
+        self._sent = SentPrompts()
+
+    async def leg_for(
+        self, handed: HandedRequest, place: Place, answering: RolePlaces
+    ) -> DecodeLeg | None:
+        """Return the leg that a request continues with at a worker, after another one has computed
+        its prompt; None if it is sent whole."""
+        request = handed.request
+        unseen = self._sent.unseen_tokens(place, request)
+        self._sent.note(place, request)
+        divides = answering.consumes(place) and _is_dividable(request)
+        if not divides or unseen < self._least_tokens or not self._producers.in_order(Counter()):
+            return None
+        try:
+            return await self._compute(handed)
+        except (RequestError, ReplicaLostError) as error:
+            logger.warning("a prompt is computed where it is answered: %s", error)
+            return None
+
+    async def _compute(self, handed: HandedRequest) -> DecodeLeg | None:
+        """Let a worker compute the prompt; returns the leg that reads its pages, None if it kept
+        none."""
+        request, leg = handed.request, PrefillLeg()
+        asked = msgspec.structs.replace(
+            request,
+            kv_transfer=leg,
+            params=params_of_leg(request.params, leg),
+            max_total_tokens=len(request.prompt_token_ids) + 1,
+        )
+        prefill = HandedRequest(asked, handed.name, ANY_WEIGHTS)
+        async with self._prefill.ask(prefill) as taken:
+            async for output in taken.outputs:
+                note = output.ticket
+                if not output.finished:
+                    continue
+                if note is None or not note.ticket:
+                    return None
+                return DecodeLeg(
+                    note.host, note.port, note.engine_id, note.ticket, note.layout, note.num_tokens
+                )
+        return None
+
+
+def _is_dividable(request: Request) -> bool:
+    begun = request.output_token_ids or request.num_losses
+    scored = request.params.prompt_logprobs is not None
+    return not (begun or scored or request.lora is not None or request.kv_transfer is not None)
