@@ -127,6 +127,46 @@ async def test_a_model_without_chats_says_why(tmp_path: Path) -> None:
         await expect(rows).to_contain_text("25")
 
 
+MARKDOWN = """## Steps
+Some **bold** text, `code`, and a [link](https://example.com/) or a [bad](javascript:alert(1)) one.
+
+1. first
+2. second
+
+| a | b |
+|---|--:|
+| 1 | 2 |
+
+```python
+print("<b>hi</b>")
+```
+<img src=x onerror=alert(1)><script>alert(2)</script>
+"""
+
+
+async def test_an_answer_is_read_as_markdown_and_its_markup_is_text(rig: AppRig) -> None:
+    async with console_of(rig) as found:
+        page = found.page
+        await bound_tokens(found, len(MARKDOWN.strip()))
+        log = await send(found, MARKDOWN)  # the answer is it, once and a part
+        answer = log.get_by_role("listitem").filter(has_text="Model").last
+        await expect(answer).to_contain_text("tokens")
+        await expect(answer.get_by_role("heading", name="Steps").first).to_be_visible()
+        await expect(answer.locator("strong").first).to_have_text("bold")
+        await expect(answer.get_by_role("cell", name="2").first).to_be_visible()
+        await expect(answer.locator("ol > li").first).to_have_text("first")
+        links = await answer.get_by_role("link").all()
+        assert {await each.get_attribute("href") for each in links} == {"https://example.com/"}
+        await expect(answer.locator("pre code").first).to_have_text('print("<b>hi</b>")\n')
+        await expect(answer).to_contain_text("<script>alert(2)</script>")
+        assert await answer.locator("script, img, b").count() == 0
+        await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await answer.get_by_role("button", name="Copy").first.click()
+        await expect(answer.get_by_role("button", name="Copied")).to_be_visible()
+        copied = await page.evaluate("navigator.clipboard.readText()")
+        assert copied == 'print("<b>hi</b>")\n'
+
+
 async def test_settings_go_into_the_request(rig: AppRig) -> None:
     async with console_of(rig) as found:
         page = found.page

@@ -2,6 +2,7 @@
 
 import { ApiError, chat } from "./api.js";
 import { byId, element, numberIn, seconds } from "./dom.js";
+import { render } from "./markdown.js";
 import { chosenModel } from "./models.js";
 
 const said = []; // messages as the API takes them
@@ -96,6 +97,8 @@ function setBusy(busy) {
 class Answer {
   constructor() {
     Object.assign(this, turn("assistant", "Model"));
+    this.text.classList.add("rendered");
+    this.drawn = null;
     this.item.setAttribute("aria-busy", "true"); // read out as a whole, not token by token
     this.message = { role: "assistant", content: "" };
     this.reasoning = "";
@@ -133,7 +136,13 @@ class Answer {
 
   say(text) {
     this.message.content += text;
-    this.text.append(text);
+    if (this.drawn) return; // once for each picture of the screen, however many pieces come
+    this.drawn = requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    this.drawn = null;
+    render(this.message.content, this.text);
   }
 
   call(delta) {
@@ -158,6 +167,8 @@ class Answer {
 
   end(needsKey) {
     this.item.setAttribute("aria-busy", "false");
+    if (this.drawn) cancelAnimationFrame(this.drawn);
+    if (this.message.content) this.draw();
     if (this.failed && !this.message.content && !this.calls.length) {
       const last = said.pop(); // so that it can be sent again
       if (last?.role === "user") byId("message").value = last.content;

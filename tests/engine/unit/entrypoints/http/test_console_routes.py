@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 
 import pytest
@@ -41,6 +43,18 @@ async def test_no_script_or_style_stands_in_the_page_itself(config: Config) -> N
     assert not re.search(r"<style|<script(?![^>]*src=)|\son[a-z]+=|\sstyle=", page)
     for path in FOLDER.glob("*.js"):
         assert "innerHTML" not in path.read_text(), "what a model writes is text, never markup"
+
+
+def test_vendored_libraries_are_those_that_are_named() -> None:
+    """Each is a published file, unchanged, with its licence; together they stay small."""
+    named = json.loads((FOLDER / "vendored.json").read_text())
+    assert {row["file"] for row in named} == {
+        path.name for path in FOLDER.glob("*.js") if len(path.read_text().splitlines()) > 500
+    }
+    for row in named:
+        assert hashlib.sha256((FOLDER / row["file"]).read_bytes()).hexdigest() == row["sha256"]
+        assert "Permission is hereby granted" in (FOLDER / row["licenceFile"]).read_text()
+    assert sum((FOLDER / row["file"]).stat().st_size for row in named) < 500_000
 
 
 async def test_load_balancers_may_ask_by_head(config: Config) -> None:
