@@ -16,6 +16,7 @@ from atom.model_engine.control import Sleep, WakeUp
 from atom.model_engine.llm_engine import LLMEngine
 from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.request_image import RequestImage
+from atom.model_engine.transfer_legs import PrefillLeg
 from atom.model_engine.wire.request_bounds import RequestBounds
 from atom.sampling_params import SamplingParams
 from tests.support.engine_core.core_driver import CoreDriver
@@ -153,3 +154,17 @@ def test_images_that_do_not_fit_are_refused_by_name(model: VisionModel) -> None:
         with pytest.raises(RequestError, match=words) as error:
             bounds.check(asked)
         assert error.value.param == "images"
+
+
+def test_a_prompt_with_images_is_not_divided_between_engines(model: VisionModel) -> None:
+    config = build_config(EngineOptions.of(model=str(model.folder), **OPTIONS))
+    prompt = model.prompt(text(5, 1), Picture(2, 3), text(3, 2))
+    tokens = prompt.token_ids
+    asked = Request(
+        *(1, tokens, GREEDY, len(tokens) + 6, 0.0),
+        images=[RequestImage.of(image) for image in prompt.images],
+        kv_transfer=PrefillLeg(),
+    )
+    with pytest.raises(RequestError, match="not divided between engines") as error:
+        RequestBounds(config.model).check(asked)
+    assert error.value.param == "images"
