@@ -114,7 +114,7 @@ def measure(server: Process, lengths: tuple[int, int], rate: float, count: int) 
         "--metric-percentiles",
         "50,90",
     ]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     report = json.loads(done.stdout.splitlines()[-1])
     return {
         "ttft p50": report["p50_ttft_ms"] / 1e3,
