@@ -60,7 +60,7 @@ class SequenceImages:
         """Return whether an image with one of these digests is among them."""
         return any(image.digest in digests for image in self.images)
 
-    def within(self, first: int, end: int) -> Iterator[SequenceImage]:
+    def overlapping(self, first: int, end: int) -> Iterator[SequenceImage]:
         """Yield the images that fill any of these tokens."""
         for image in self.images:
             if image.span.first < end and image.span.end > first:
@@ -99,7 +99,7 @@ class SequenceImages:
     ) -> Iterator[tuple[int, list[SequenceImage]]]:
         """Yield the blocks with images' tokens, with these images."""
         blocks: dict[int, list[SequenceImage]] = {}
-        for image in self.within(first, first + count * size):
+        for image in self.overlapping(first, first + count * size):
             begin = max(image.span.first - first, 0) // size
             end = min(-(-(image.span.end - first) // size), count)
             for block in range(begin, end):

@@ -49,7 +49,7 @@ class ImageSteps:
         if sequence.images is None:
             return count
         computed = int(self._rows.num_computed[slot])
-        for image in sequence.images.within(computed, computed + count):
+        for image in sequence.images.overlapping(computed, computed + count):
             if not self._has(slot, sequence, image):
                 return max(0, image.span.first - computed)
         return count
@@ -64,7 +64,7 @@ class ImageSteps:
             if sequence.images is None:
                 continue
             first = int(self._rows.num_computed[slot])
-            for image in sequence.images.within(first, first + count):
+            for image in sequence.images.overlapping(first, first + count):
                 rows, at = self._outputs.find(image.digest), image.positions
                 assert rows is not None, "a chunk ends before an image without outputs"
                 within = (at >= first) & (at < first + count)
