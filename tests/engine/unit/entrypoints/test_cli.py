@@ -74,6 +74,7 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--reproducible", "--kv-offloading-size", "2", "--kv-offload-min-tokens", "7",
         "--kv-offload-policy", "protected", "--kv-offload-write", "through",
         "--kv-transfer-config", '{"kv_role": "kv_producer"}',
+        "--language-model-only", "--limit-mm-per-prompt", '{"image": 3}',
     )  # fmt: skip
     unchanged = [
         name
