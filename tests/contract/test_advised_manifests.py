@@ -4,6 +4,9 @@ and the plan has the memory that the advice was computed with."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,25 @@ def test_the_advice_has_the_blocks_of_the_plan(source: str, product: str) -> Non
         assert capacity is not None
         assert form.budget.num_blocks == capacity.num_blocks, ranks
         assert form.limits.max_num_seqs == (capacity.beside_kv.bounded_sequences or 512), ranks
+
+
+LIST_IMPORTS = """
+import sys
+import atom.entrypoints.advise.command
+found = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+print(*(name for name in found if not name.startswith(("_", "atom"))))
+"""
+
+
+def test_the_simulation_needs_only_the_packages_of_its_extras() -> None:
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = {line.partition(">")[0] for line in (*extras["operator"], *extras["advisor"])}
+    known = installed | {"msgspec", "re2", "yaml", "typing_extensions", "cython_runtime"}
+    done = subprocess.run(
+        [sys.executable, "-c", LIST_IMPORTS],
+        env={"PYTHONPATH": "engine"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) - known == set()
