@@ -100,15 +100,26 @@ class Llama4Processor:
         return int(rows), int(columns)
 
     def _fitted(self, height: int, width: int, canvas: Size) -> Size:
-        """Return the size of the picture on its canvas, in its ratio."""
-        most_height, most_width = canvas[0] * self.side, canvas[1] * self.side
-        if not self.enlarges:  # but a picture smaller than a tile
-            most_height = min(max(height, self.side), most_height)
-            most_width = min(max(width, self.side), most_width)
-        across, down = most_width / width, most_height / height
-        if across < down:
-            return max(1, min(int(height * across), most_height)), most_width
-        return most_height, max(1, min(int(width * down), most_width))
+        """Return the size of the picture on its canvas, in its ratio. transformers computes an edge
+        that the canvas limits in float32, and another one in float64."""
+        most_height, down = self._edge(height, canvas[0] * self.side)
+        most_width, across = self._edge(width, canvas[1] * self.side)
+        if np.float32(across) < np.float32(down):
+            return max(1, min(_floor(height, across), most_height)), most_width
+        return most_height, max(1, min(_floor(width, down), most_width))
+
+    def _edge(self, edge: int, of_canvas: int) -> tuple[int, float | np.float32]:
+        """Return the most pixels of an edge, and its scale."""
+        kept = max(edge, self.side)  # a picture smaller than a tile is enlarged to one
+        if self.enlarges or of_canvas < kept:
+            return of_canvas, np.float32(of_canvas) / np.float32(edge)
+        return kept, kept / edge
+
+
+def _floor(edge: int, scale: float | np.float32) -> int:
+    if isinstance(scale, np.float32):
+        return int(np.float32(edge) * scale)
+    return int(edge * scale)
 
 
 def llama4_processor(settings: ProcessorSettings) -> Llama4Processor:
