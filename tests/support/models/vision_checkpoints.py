@@ -5,6 +5,7 @@ The oracle gets the very pixels that the engine gets, so no image processing tak
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from atom.sampling_params import SamplingParams
 from tests.support.models.lora_adapter import adapt
 from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
 
-IMAGE_TOKEN = 290  # of the vocabulary, and in none of the texts
-START_TOKEN, BREAK_TOKEN, END_TOKEN = 291, 291, 292
+IMAGE_TOKEN = 292  # of the vocabulary, and in none of the texts
+START_TOKEN, BREAK_TOKEN, END_TOKEN = 291, 291, 293
 _TEXT_TOKENS = range(3, 256)
 
 
@@ -71,9 +72,17 @@ class VisionModel:
             unlikely=(IMAGE_TOKEN,),
             **changes,
         )
+        _name_image_tokens(folder / "tokenizer.json", is_pixtral=kind == "mistral3")
         config = self.model.config
         self._vision = config.vision_config
         self._is_pixtral = kind == "mistral3"
+        if not self._is_pixtral:
+            sizes = {
+                "patch_size": self._vision.patch_size,
+                "merge_size": self._vision.spatial_merge_size,
+                "temporal_patch_size": self._vision.temporal_patch_size,
+            }
+            (folder / "preprocessor_config.json").write_text(json.dumps(sizes))
         self._merge = (config if self._is_pixtral else config.vision_config).spatial_merge_size
 
     def adapted(self, folder: Path) -> VisionModel:
@@ -147,6 +156,18 @@ class VisionModel:
         if not self._is_pixtral:
             return [START_TOKEN, *(row * picture.height), END_TOKEN]
         return [*([*row, BREAK_TOKEN] * picture.height)[:-1], END_TOKEN]
+
+
+def _name_image_tokens(file: Path, *, is_pixtral: bool) -> None:
+    """Give three tokens of the vocabulary the texts that stand for images in the family."""
+    texts = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    if not is_pixtral:
+        texts = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
+    named = dict(zip((IMAGE_TOKEN, BREAK_TOKEN, END_TOKEN), texts, strict=True))
+    tokenizer = json.loads(file.read_text())
+    for token in tokenizer["added_tokens"]:
+        token["content"] = named.get(token["id"], token["content"])
+    file.write_text(json.dumps(tokenizer))
 
 
 def text(length: int, seed: int) -> list[int]:
