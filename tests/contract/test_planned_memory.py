@@ -127,7 +127,7 @@ def planned_options(drafts: SpeculativeOptions | None = None, **options: Any) ->
     words = ("--language-model-only",) if asked.pop("language_model_only", False) else ()
     made = PlannedOptions(
         image="",
-        serving=ServingOptions(served_name="", drain_seconds=1, extra_args=words),
+        serving=ServingOptions(image="", served_name="", drain_seconds=1, extra_args=words),
         model=sorted_into(ModelOptions, asked),
         scheduler=sorted_into(SchedulerOptions, asked),
         cache=sorted_into(CacheOptions, asked),

@@ -51,7 +51,7 @@ class SequenceImages:
     tokens after all images from their positions, at most 0; NO_SHIFT if they are equal."""
 
     def __init__(self, images: Sequence[RequestImage], vision: VisionFacts) -> None:
-        self.images = tuple(_unpacked(image, vision.merge_size) for image in images)
+        self.images = tuple(_unpacked(image, vision.patches.merge) for image in images)
         spans = tuple(image.span for image in self.images)
         self.spans = spans if vision.has_axes else ()
         self.position_delta = sum(map(_delta, spans)) if vision.has_axes else NO_SHIFT

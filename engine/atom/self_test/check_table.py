@@ -16,6 +16,7 @@ from rich.table import Table
 from atom.self_test.report import Report
 
 _LOG_COLUMNS = 100
+_IMPORTED = "imported"  # and the version behind it
 
 
 class Verdict(StrEnum):
@@ -68,7 +69,13 @@ def kind_rows(report: Report) -> Iterator[KindRow]:
 def machine_rows(report: Report) -> Iterator[tuple[str, str]]:
     """Yield the label and text of each fact about the machine."""
     yield "device", f"{report.device} {report.architecture or ''}".strip()
-    yield "software", ", ".join(f"{name} {text}" for name, text in report.software.versions.items())
+    imported = {
+        name: found.removeprefix(_IMPORTED).strip()
+        for name, found in report.software.imports.items()
+        if found.startswith(_IMPORTED)
+    }
+    versions = {**report.software.versions, **imported}
+    yield "software", ", ".join(f"{name} {text}".strip() for name, text in versions.items())
     for line in report.machine.lines():
         yield "machine", line
     for one, other in report.apart:
@@ -76,7 +83,7 @@ def machine_rows(report: Report) -> Iterator[tuple[str, str]]:
     for name, reason in report.unusable.items():
         yield "not used", f"backend {name}: {reason}"
     for name, found in report.software.imports.items():
-        if not found.startswith("imported"):
+        if name not in imported:
             yield "not installed", f"{name}: {found}"
     for text in report.advice:
         yield "advice", text

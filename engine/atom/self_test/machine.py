@@ -73,6 +73,8 @@ class Machine:
             if card.total_bytes is not None and card.used_bytes is not None:
                 free = card.total_bytes - card.used_bytes
                 said = f"{_gib(free)} of {_gib(card.total_bytes)} free"
+            if card.compute_partition is not None:
+                said = f"{said}, partition {card.compute_partition}"
             yield f"{card.address} {card.name or ''}: {said}"
         for held in self.holders:
             yield f"{held.address}: {_gib(held.used_bytes)} by process {held.pid} ({held.whose})"

@@ -50,7 +50,7 @@ def engine_container(plan: Plan) -> dict[str, Any]:
     """Render the container that serves."""
     return {
         "name": constants.ENGINE_CONTAINER,
-        "image": plan.engine.image,
+        "image": plan.engine.serving.image,
         "command": list(COMMAND),
         "args": engine_args(plan),
         "ports": [

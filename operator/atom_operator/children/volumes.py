@@ -59,7 +59,7 @@ def compile_cache_key(engine: EngineOptions, accelerator: Accelerator) -> str:
     """Name the folder of compiled kernels: an engine never reads those of another image,
     architecture or split of the model. Images by tag are distinguished by their tag only."""
     parts = (
-        engine.image,
+        engine.serving.image,
         accelerator.product or "-",
         accelerator.resource_name or accelerator.type,
         f"tp{engine.tensor_parallel}",

@@ -136,6 +136,7 @@ class ServingOptions:
     sleep_idle_seconds: without a request; None: it never sleeps. host_tier_bytes: of the KV cache's
     tier in the host's memory, in each pod; 0 without one."""
 
+    image: str
     served_name: str
     drain_seconds: int
     handover: bool = False
@@ -171,7 +172,6 @@ class EngineOptions:
     model, scheduler, cache, execution, images, parallel and health are the engine's own parts.
     nodes: over which a replica's devices are spread. lora: None if no adapters are served."""
 
-    image: str
     serving: ServingOptions
     model: ModelOptions = field(default_factory=ModelOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)

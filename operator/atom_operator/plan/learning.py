@@ -38,7 +38,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
     parts = (
         model.source,
         (download.revision if download else model.revision) or "",
-        options.image,
+        options.serving.image,
         accelerator.type,
         accelerator.product or "",
         accelerator.resource_name or "",

@@ -184,10 +184,10 @@ def _plan(
     return replace(
         plan,
         spec=SpecPlan(
-            digest=spec_digest(spec, options.image, around.known.config_text, profile),
+            digest=spec_digest(spec, options.serving.image, around.known.config_text, profile),
             asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            default_image=options.image if spec.engine.image is None else None,
-            origin=_origin(spec, options.image, around),
+            default_image=options.serving.image if spec.engine.image is None else None,
+            origin=_origin(spec, options.serving.image, around),
             warnings=(*plan.spec.warnings, *argument_warnings(spec), *canary_warnings(spec)),
         ),
         model=replace(plan.model, inspected=inspected, adapters=locate_adapters(spec)),

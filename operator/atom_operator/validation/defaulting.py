@@ -123,8 +123,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
     """Resolve the engine's options; `image`: of spec.engine.image or the operator's default."""
     drafts = spec.engine.speculative
     return EngineOptions(
-        image=image,
-        serving=_serving_options(spec),
+        serving=_serving_options(spec, image),
         model=_resolved(ModelOptions, spec),
         scheduler=_scheduler_options(spec),
         cache=_resolved(CacheOptions, spec),
@@ -175,9 +174,10 @@ def _parallel_options(spec: AtomDeploymentSpec) -> ParallelOptions:
     return replace(found, dp_attention=shares)
 
 
-def _serving_options(spec: AtomDeploymentSpec) -> ServingOptions:
+def _serving_options(spec: AtomDeploymentSpec, image: str) -> ServingOptions:
     engine = spec.engine
     return ServingOptions(
+        image=image,
         served_name=served_name(spec),
         drain_seconds=_or(spec.rollout.drain_seconds, DEFAULT_DRAIN_SECONDS),
         handover=_or(spec.rollout.handover, False),

@@ -115,7 +115,7 @@ class ImageInputs:
         """Encode an image of zeros with as many tokens as a prompt may have."""
         facts = self._encoder.facts
         tokens = facts.largest_tokens(max_model_len)
-        grid = (1, facts.merge_size, tokens * facts.merge_size)
+        grid = (1, facts.patches.merge, tokens * facts.patches.merge)
         pixels = np.zeros(facts.pixel_shape(grid), dtype=np.float32)
         self._encode(ImageEncode(b"", grid, np.arange(tokens, dtype=np.int32), pixels))
 

@@ -52,7 +52,7 @@ def check_images(images: Sequence[RequestImage], num_tokens: int, model: ModelCo
 
 def _check_image(index: int, image: RequestImage, vision: VisionFacts, max_model_len: int) -> None:
     time, height, width = image.grid
-    merge, most = vision.merge_size, vision.largest_tokens(max_model_len)
+    merge, most = vision.patches.merge, vision.largest_tokens(max_model_len)
     tokens = height * width // merge**2
     if time != 1 or min(height, width) < 1 or height % merge or width % merge:
         raise _refused(f"image {index} has the grid {image.grid}; it must be of merged squares")

@@ -72,8 +72,8 @@ class _Transformer(nn.Module):
 class _Tower(nn.Module):
     def __init__(self, facts: PixtralFacts) -> None:
         super().__init__()
-        patch = facts.patch_size
-        self.patch_conv = Dense(facts.hidden_size, facts.channels, patch, patch, bias=False)
+        patch = facts.patches.size
+        self.patch_conv = Dense(facts.hidden_size, facts.patches.channels, patch, patch, bias=False)
         self.ln_pre = RootNorm(facts.hidden_size, _EPS)
         self.transformer = _Transformer(facts)
 
@@ -82,7 +82,7 @@ class _Merger(nn.Module):
     def __init__(self, facts: PixtralFacts) -> None:
         super().__init__()
         size = facts.hidden_size
-        self.merging_layer = Dense(size, size * facts.merge_size**2, bias=False)
+        self.merging_layer = Dense(size, size * facts.patches.merge**2, bias=False)
 
 
 class _Projector(nn.Module):
@@ -94,7 +94,7 @@ class _Projector(nn.Module):
         self.linear_1 = Dense(out, facts.hidden_size, bias=facts.projector_bias)
         self.linear_2 = Dense(out, out, bias=facts.projector_bias)
         self._activation = activation(facts.projector_activation)
-        self._merge = facts.merge_size
+        self._merge = facts.patches.merge
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
         """Project patches [height · width, size] of one picture to its tokens."""
@@ -118,8 +118,8 @@ class PixtralEncoder(ImageEncoder):
     def encode(self, pixels: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
         facts, tower = self._facts, self.vision_tower
         _, height, width = grid
-        patch = facts.patch_size
-        patches = pixels.view(facts.channels, height, patch, width, patch)
+        patch = facts.patches.size
+        patches = pixels.view(facts.patches.channels, height, patch, width, patch)
         x = tower.ln_pre(
             tower.patch_conv(patches.permute(1, 3, 0, 2, 4).reshape(height * width, -1))
         )

@@ -63,7 +63,7 @@ class _Merger(nn.Module):
 
     def __init__(self, facts: QwenVisionFacts, *, merges_first: bool) -> None:
         super().__init__()
-        self._merged, self._first = facts.hidden_size * facts.merge_size**2, merges_first
+        self._merged, self._first = facts.hidden_size * facts.patches.merge**2, merges_first
         self.norm = LayerNorm(self._merged if merges_first else facts.hidden_size, _EPS)
         self.linear_fc1 = Dense(self._merged, self._merged)
         self.linear_fc2 = Dense(facts.output_size, self._merged)
@@ -78,8 +78,10 @@ class _Merger(nn.Module):
 class _PatchEmbed(nn.Module):
     def __init__(self, facts: QwenVisionFacts) -> None:
         super().__init__()
-        patch = facts.patch_size
-        self.proj = Dense(facts.hidden_size, facts.channels, facts.frames, patch, patch)
+        patch = facts.patches.size
+        self.proj = Dense(
+            facts.hidden_size, facts.patches.channels, facts.patches.frames, patch, patch
+        )
 
 
 class _Visual(nn.Module):
@@ -119,7 +121,7 @@ class QwenVisionEncoder(ImageEncoder):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the row and column [patches] of each patch, square by square."""
         _, height, width = grid
-        merge = self._facts.merge_size
+        merge = self._facts.patches.merge
         shape = (height // merge, merge, width // merge, merge)
         rows = torch.arange(height, device=device).view(shape[0], merge, 1, 1).expand(shape)
         columns = torch.arange(width, device=device).view(1, 1, shape[2], merge).expand(shape)

@@ -19,12 +19,26 @@ _CONTEXTS = 8
 Family = Literal["pixtral", "qwen3_vl"]
 
 
+class Patches(msgspec.Struct, frozen=True):
+    """The parts of an image. size: pixels of a patch's side; merge: patches of a token's side;
+    channels: numbers of a pixel; frames: pictures of a patch, one after another."""
+
+    size: int
+    merge: int
+    channels: int
+    frames: int = 1
+
+    @property
+    def numbers(self) -> int:
+        """Return the numbers of a patch's pixels."""
+        return self.channels * self.frames * self.size**2
+
+
 class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The encoder of a model that reads images.
 
     - `hidden_size`, `intermediate_size`, `num_layers`, `num_heads`: of the encoder's layers.
-    - `patch_size`: pixels of a patch's side; `merge_size`: patches of a token's side.
-    - `channels`: numbers of a pixel; `frames`: pictures of a patch, one after another.
+    - `patches`: the parts that an image is cut into.
     - `output_size`: elements of a token's embedding in the decoder.
     - `most_image_tokens`: of the largest image that a prompt may have.
     - `image_token_id`: at a prompt's positions that outputs fill.
@@ -34,13 +48,10 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: int
     num_layers: int
     num_heads: int
-    patch_size: int
-    merge_size: int
-    channels: int
+    patches: Patches
     output_size: int
     most_image_tokens: int
     image_token_id: int
-    frames: int = 1
 
     @property
     def family(self) -> Family:
@@ -65,11 +76,6 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
-
-    @property
-    def patch_numbers(self) -> int:
-        """Return the numbers of a patch's pixels."""
-        return self.channels * self.frames * self.patch_size**2
 
     def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
         """Return the shape of the pixels of an image with this grid of patches."""
@@ -102,8 +108,8 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         the model's type; the residual stream, its norm and a layer's output; and either queries,
         keys and values, twice if they are rotated, with their results, or an MLP's inner numbers.
         """
-        patches = self.largest_tokens(max_model_len) * self.merge_size**2
-        pixels = patches * self.patch_numbers * (4 + element_bytes)
+        patches = self.largest_tokens(max_model_len) * self.patches.merge**2
+        pixels = patches * self.patches.numbers * (4 + element_bytes)
         widest = max(7 * self.hidden_size, 3 * self.intermediate_size)
         layers = patches * (3 * self.hidden_size + widest) * element_bytes
         outputs = self.largest_tokens(max_model_len) * self.row_size * element_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from atom.sizing.config_fields import Config, flag, number, positive
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.vision.facts import Family, VisionFacts
+from atom.sizing.vision.facts import Family, Patches, VisionFacts
 from atom.sizing.vision.fields import (
     head_count,
     layer_count,
@@ -37,14 +37,14 @@ class PixtralFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
         return "pixtral"
 
     def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
-        return (self.channels, grid[1] * self.patch_size, grid[2] * self.patch_size)
+        return (self.patches.channels, grid[1] * self.patches.size, grid[2] * self.patches.size)
 
     @property
     def parameters(self) -> int:
         hidden = self.hidden_size
         layer = 4 * hidden**2 + 3 * hidden * self.intermediate_size + 2 * hidden
-        encoder = hidden * self.patch_numbers + hidden + self.num_layers * layer
-        merger = hidden + hidden**2 * self.merge_size**2
+        encoder = hidden * self.patches.numbers + hidden + self.num_layers * layer
+        merger = hidden + hidden**2 * self.patches.merge**2
         out = self.output_size
         biases = 2 * out if self.projector_bias else 0
         return encoder + merger + hidden * out + out**2 + biases
@@ -65,9 +65,7 @@ def pixtral(config: Config, text: Config) -> PixtralFacts:
         intermediate_size=whole(vision, "intermediate_size", 4096),
         num_layers=layers,
         num_heads=head_count(vision, "num_attention_heads", 16, hidden),
-        patch_size=patch,
-        merge_size=merge,
-        channels=whole(vision, "num_channels", 3, _MOST_CHANNELS),
+        patches=Patches(patch, merge, whole(vision, "num_channels", 3, _MOST_CHANNELS)),
         output_size=positive(text, "hidden_size"),
         most_image_tokens=max(1, side) ** 2,
         image_token_id=_image_token_id(config),

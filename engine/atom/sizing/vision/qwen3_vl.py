@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from atom.sizing.config_fields import Config, positive
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.vision.facts import MOST_KEPT_TOKENS, Family, VisionFacts
+from atom.sizing.vision.facts import MOST_KEPT_TOKENS, Family, Patches, VisionFacts
 from atom.sizing.vision.fields import (
     head_count,
     layer_count,
@@ -47,15 +47,15 @@ class QwenVisionFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
         return True
 
     def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
-        return (grid[1] * grid[2], self.patch_numbers)
+        return (grid[1] * grid[2], self.patches.numbers)
 
     @property
     def parameters(self) -> int:
         hidden, inner = self.hidden_size, self.intermediate_size
         layer = 4 * hidden**2 + 4 * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
-        patches = hidden * self.patch_numbers + hidden
+        patches = hidden * self.patches.numbers + hidden
         positions = self.positions * hidden
-        merged = hidden * self.merge_size**2
+        merged = hidden * self.patches.merge**2
         merger = merged**2 + merged + merged * self.output_size + self.output_size
         mergers = merger + 2 * hidden + len(self.inner_layers) * (merger + 2 * merged)
         return patches + positions + self.num_layers * layer + mergers
@@ -98,10 +98,12 @@ def _facts(
         intermediate_size=whole(vision, "intermediate_size", 4304),
         num_layers=layers,
         num_heads=head_count(vision, "num_heads", 16, hidden),
-        patch_size=single(vision, "patch_size", 16),
-        merge_size=single(vision, "spatial_merge_size", 2),
-        channels=whole(vision, "in_channels", 3, _MOST_CHANNELS),
-        frames=single(vision, "temporal_patch_size", 2),
+        patches=Patches(
+            size=single(vision, "patch_size", 16),
+            merge=single(vision, "spatial_merge_size", 2),
+            channels=whole(vision, "in_channels", 3, _MOST_CHANNELS),
+            frames=single(vision, "temporal_patch_size", 2),
+        ),
         output_size=output,
         most_image_tokens=MOST_KEPT_TOKENS,
         image_token_id=positive(config, "image_token_id", default=image_token_id),

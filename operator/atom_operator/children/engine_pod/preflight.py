@@ -22,7 +22,7 @@ def preflight_container(engine: EngineOptions, accelerator: Accelerator) -> dict
     devices, claims = devices_of_container(engine, accelerator)
     return {
         "name": PREFLIGHT_CONTAINER,
-        "image": engine.image,
+        "image": engine.serving.image,
         "command": [*_COMMAND, "--devices", str(engine.devices_per_pod)],
         "resources": {
             "requests": {"cpu": "100m", "memory": "64Mi", **devices},

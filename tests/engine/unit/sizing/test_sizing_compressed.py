@@ -99,6 +99,9 @@ class Kept(CachedAttention):
     def hold(self, tensors: Any) -> None:
         self.tensors = tensors
 
+    def cached_tensors(self) -> Any:
+        return self.tensors
+
     def release(self) -> None:
         self.tensors = ()
 
