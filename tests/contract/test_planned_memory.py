@@ -126,7 +126,6 @@ def planned_options(drafts: SpeculativeOptions | None = None, **options: Any) ->
     asked: dict[str, Any] = {**OPTIONS, **options}
     words = ("--language-model-only",) if asked.pop("language_model_only", False) else ()
     made = PlannedOptions(
-        image="",
         serving=ServingOptions(image="", served_name="", drain_seconds=1, extra_args=words),
         model=sorted_into(ModelOptions, asked),
         scheduler=sorted_into(SchedulerOptions, asked),

@@ -77,7 +77,7 @@ def _decisions(plan: Plan) -> dict[str, Any]:
 def _engine(engine: EngineOptions) -> dict[str, Any]:
     """Return the options by the names of their fields in the spec, where there is one."""
     serving, drafts = engine.serving, engine.speculative
-    rest = ("image", "tensor_parallel", "data_parallel", "expert_parallel", "nodes", "lora")
+    rest = ("tensor_parallel", "data_parallel", "expert_parallel", "nodes", "lora")
     return {
         **{name: getattr(engine, name) for name in rest},
         **msgspec.to_builtins(serving),
