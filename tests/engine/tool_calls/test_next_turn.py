@@ -70,5 +70,5 @@ async def test_an_answer_comes_back_into_the_prompt_as_it_was_written(
     body = {"messages": [USER, message, result], "tools": TOOLS}
     request = ChatCompletionRequest.model_validate_json(json.dumps(body))
     async with serve_app(build_test_config(folder)) as rig:
-        prompt = chat_prompt(rig.engine, request)
+        prompt = chat_prompt(rig.engine, request).text
     assert prompt.endswith(expected), prompt[-600:]

@@ -109,7 +109,7 @@ def message_after(engine: AsyncLLMEngine, turn: Turn, answer: str) -> dict[str, 
     """The message that a server sends of what the model wrote."""
     request = request_of(turn, [USER])
     formats = engine.processor.answer_formats
-    prompt = chat_prompt(engine, request)
+    prompt = chat_prompt(engine, request).text
     parsing = answer_parsing(formats, request, request.callable_tools(), prompt)
     assert parsing is not None
     text = answer.removesuffix("<|call|>")  # an end token
@@ -136,9 +136,9 @@ async def test_the_next_prompt_begins_with_what_the_model_read_and_wrote(
             {"role": "tool", "tool_call_id": call["id"], "content": "20 °C"} for call in calls
         ]
         history = [USER, message, *results]
-        read = chat_prompt(engine, request_of(turn, [USER]))
-        following = chat_prompt(engine, request_of(turn, history))
-        later = chat_prompt(engine, request_of(turn, [*history, ANSWER, USER]))
+        read = chat_prompt(engine, request_of(turn, [USER])).text
+        following = chat_prompt(engine, request_of(turn, history)).text
+        later = chat_prompt(engine, request_of(turn, [*history, ANSWER, USER])).text
     written = read + turn.answer()
     assert following.startswith(written) is turn.kept, (written, following)
     assert later.startswith(written) is turn.later, (written, later)

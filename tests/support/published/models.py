@@ -40,13 +40,17 @@ class PublishedModel:
         """The prompt of a chat, as the server makes it. Raises `RequestError`."""
         template = self.template
 
-        def render(messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        def render(
+            messages: Sequence[Mapping[str, Any]], *, images: int = 0, **options: Any
+        ) -> str:
+            assert images == 0, "a published template stands without its encoder"
             return template.render(messages, **options)
 
         processor = SimpleNamespace(
             render_chat=render, template_names=lambda name: name in template.variables
         )
-        return chat_prompt(cast(AsyncLLMEngine, SimpleNamespace(processor=processor)), request)
+        engine = SimpleNamespace(processor=processor, images=None)
+        return chat_prompt(cast(AsyncLLMEngine, engine), request).text
 
 
 def names() -> list[str]:

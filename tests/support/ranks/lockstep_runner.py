@@ -102,6 +102,7 @@ class Runner:
         self._rank = config.parallel.data_parallel_rank
         self._ranks = config.parallel.data_parallel_size
         self._capacity: int | None = None
+        self.tier = None
         cache = config.cache
         assert cache.num_kv_blocks is not None
         self._model = PagedModel(

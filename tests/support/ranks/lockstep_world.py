@@ -131,7 +131,8 @@ class _Wire:
     def wake_on(self, fd: int) -> None:
         pass
 
-    def wait(self) -> None:
+    def wait(self, seconds: float | None = None) -> None:
+        assert seconds is None, "these ranks exchange no pages"
         mesh = self._world.meshes[self._rank]
         self._world.turns.pause(
             self._rank, "a message", lambda: bool(self.inbox) or mesh.is_readable()

@@ -21,30 +21,43 @@ class AtomParams(msgspec.Struct, frozen=True):
     """Hold the part of the object that other servers do not write. layout: digest of the cache's
     layout; ticket: names the kept pages."""
 
-    protocol: int
-    layout: str
-    ticket: str
+    protocol: Annotated[int, Meta(description="Version of the frames between engines.")]
+    layout: Annotated[
+        str, Meta(description="Digest of the cache's layout, which both engines must share.")
+    ]
+    ticket: Annotated[str, Meta(description="Names the kept pages; it is good for one reading.")]
 
 
 class KVTransferParams(msgspec.Struct, frozen=True, kw_only=True):
     """The object that a router sends on with the decode leg, with vLLM's names."""
 
-    do_remote_prefill: bool = True
-    do_remote_decode: bool = False
-    remote_block_ids: list[list[int]] | None
-    remote_engine_id: str
-    remote_request_id: str
-    remote_host: str
-    remote_port: int
-    tp_size: int
-    dcp_size: int = 1
-    pp_size: int = 1
-    remote_num_tokens: int
-    remote_blocks_expiry_time: float | None = None
-    transfer_mode: str = "pull"
-    remote_dp_rank: int
-    dp_rank: int
-    atom: AtomParams | None
+    do_remote_prefill: Annotated[
+        bool, Meta(description="True: the prompt was computed by the server that answers.")
+    ] = True
+    do_remote_decode: Annotated[bool, Meta(description="False, in an answer.")] = False
+    remote_block_ids: Annotated[
+        list[list[int]] | None,
+        Meta(description="Kept blocks by cache group; null if none are kept."),
+    ]
+    remote_engine_id: Annotated[str, Meta(description="The engine that keeps the pages.")]
+    remote_request_id: Annotated[str, Meta(description="The request there.")]
+    remote_host: Annotated[str, Meta(description="Host of its side channel.")]
+    remote_port: Annotated[int, Meta(description="Port of its side channel.")]
+    tp_size: Annotated[int, Meta(description="Ranks that share its copy of the model.")]
+    dcp_size: Annotated[int, Meta(description="Always 1: contexts are not divided over ranks.")] = 1
+    pp_size: Annotated[int, Meta(description="Always 1: layers are not divided over ranks.")] = 1
+    remote_num_tokens: Annotated[
+        int, Meta(description="Tokens of the prompt whose pages are kept.")
+    ]
+    remote_blocks_expiry_time: Annotated[
+        float | None, Meta(description="Null: a lease is renewed while the consumer waits.")
+    ] = None
+    transfer_mode: Annotated[str, Meta(description="pull: the consumer asks for pages.")] = "pull"
+    remote_dp_rank: Annotated[int, Meta(description="Copy of the model that computed the prompt.")]
+    dp_rank: Annotated[int, Meta(description="The same copy, by another name.")]
+    atom: Annotated[
+        AtomParams | None, Meta(description="Of this engine; null if no pages are kept.")
+    ]
 
 
 ShownParams = Annotated[

@@ -20,6 +20,7 @@ from pydantic.json_schema import models_json_schema
 
 from atom.entrypoints.http.access import OPEN_PATHS
 from atom.entrypoints.http.errors import ErrorResponse
+from atom.entrypoints.kv_transfer.info import KVTransferInfo
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -36,6 +37,7 @@ from atom.entrypoints.openai.responses import (
     Sleeping,
     Text,
     TextCompletion,
+    TokenizerInfo,
     Tokens,
     Traces,
     Version,
@@ -52,12 +54,14 @@ _ANSWERS: tuple[type[msgspec.Struct], ...] = (
     Empty,
     ErrorResponse,
     Health,
+    KVTransferInfo,
     Load,
     ModelCard,
     ModelList,
     Sleeping,
     Text,
     TextCompletion,
+    TokenizerInfo,
     Tokens,
     Traces,
     Version,

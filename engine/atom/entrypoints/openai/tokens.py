@@ -27,6 +27,8 @@ from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.input_processor import Prompt
 
+_TOKENIZER_EXAMPLE = {"eos_token": "</s>", "vocab_size": 32000, "model_max_length": 4096}
+
 
 def token_routes(state: ServerState, *, shows_tokenizer: bool = False) -> APIRouter:
     """Build the routes. shows_tokenizer: whether clients may read the tokenizer's settings and the
@@ -39,7 +41,7 @@ def token_routes(state: ServerState, *, shows_tokenizer: bool = False) -> APIRou
         description="For clients that make prompts themselves, such as lm-eval with "
         "`tokenizer_backend=remote`. Only if the server was started with "
         "`--enable-tokenizer-info-endpoint`, since a template may be private.",
-        responses=answers_of(TokenizerInfo),
+        responses=answers_of(TokenizerInfo, example=_TOKENIZER_EXAMPLE),
     )
     async def tokenizer_info() -> Response:
         if not shows_tokenizer:
