@@ -103,18 +103,16 @@ def chat_prompt(
     )
     shown = [_template_message(index, item, shows=shows) for index, item in enumerate(messages)]
     of_results = any(item.role == "tool" and has_images(item) for item in messages)
-    text = _first_that_shows(render, [shown, below_results(shown)] if of_results else [shown])
+    text = _with_results_images(render, shown) if of_results else render(shown)
     return _tokenised(engine, request, text, items)
 
 
-def _first_that_shows(render: Callable[..., str], forms: Sequence[list[dict[str, Any]]]) -> str:
-    """Render the first form of the messages that the template shows with all images. Raises the
-    last form's `RequestError`."""
-    *others, last = forms
-    for form in others:
-        with suppress(RequestError):
-            return render(form)
-    return render(last)
+def _with_results_images(render: Callable[..., str], shown: list[dict[str, Any]]) -> str:
+    """Render images where tools' results have them, or below the results if the template does not
+    show them there. Raises `RequestError`."""
+    with suppress(RequestError):
+        return render(shown)
+    return render(below_results(shown))
 
 
 def _tokenised(
