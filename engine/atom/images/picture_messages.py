@@ -30,12 +30,6 @@ class PictureSetup(msgspec.Struct, frozen=True):
     limit_wall_seconds: float = 20.0
 
 
-class ServerReady(msgspec.Struct, frozen=True):
-    """The server's first words on its standard output; error: why it cannot serve."""
-
-    error: str = ""
-
-
 class PictureOrder(msgspec.Struct, frozen=True):
     """A file to read. num_bytes: of the file, which follows. most_tokens: a picture of more tokens
     is refused before it is decoded. longest_edge: the picture is reduced to it first; 0 for its own

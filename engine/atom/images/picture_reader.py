@@ -8,16 +8,10 @@ go on meanwhile.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 import numpy as np
 
 from atom.errors import ConfigError, EngineDeadError, RequestError
@@ -27,13 +21,18 @@ from atom.images.picture_messages import (
     PictureOrder,
     PictureReply,
     PictureSetup,
-    ServerReady,
     receive_header,
     receive_into,
     send,
 )
 from atom.utils.fair_threads import FairThreads
-from atom.utils.socket_folder import make_socket_folder
+from atom.utils.fork_server.owner import (
+    ForkingProgram,
+    ForkServer,
+    ForkServerClosedError,
+    ForkServerLostError,
+    ForkServerStartError,
+)
 
 _THREADS = 2  # pictures at once; each may take the limit of memory
 _SERVER_MODULE = "atom.images.picture_server"
@@ -53,9 +52,14 @@ class PictureReader:
         """Starts nothing."""
         self._setup = setup
         self._threads = FairThreads(_THREADS, "pictures")
-        self._server: _PictureServer | None = None
-        self._lock = threading.Lock()
-        self._closed = False
+        self._server = ForkServer(
+            ForkingProgram(
+                module=_SERVER_MODULE,
+                setup=setup,
+                folder="atom-pictures-",
+                purpose="images are not available on this server: the process that decodes them",
+            )
+        )
 
     async def read(self, client: str, file: bytes, limits: PictureLimits) -> ImageItem:
         """Decode and process a file, when it is the client's turn. Raises `ImageError`, and
@@ -65,77 +69,24 @@ class PictureReader:
     async def prepare(self) -> None:
         """Start the process, so that the first picture does not wait for it. Raises
         `ConfigError`."""
-        await self._threads.run("", self._running, _ending)
+        await self._threads.run("", self._prepare, _ending)
 
     def close(self) -> None:
         """End the process; files that are being read are given up."""
         self._threads.close()
-        with self._lock:
-            self._closed = True
-            if self._server is not None:
-                self._server.close()
+        self._server.close()
 
     # ---- on other threads ---------------------------------------------------------------
 
+    def _prepare(self) -> None:
+        with _told():
+            self._server.prepare()
+
     def _read(self, file: bytes, limits: PictureLimits) -> ImageItem:
-        return self._running().read(file, limits)
-
-    def _running(self) -> _PictureServer:
-        with self._lock:
-            if self._closed:
-                raise _ending()
-            if self._server is not None and not self._server.alive:
-                self._server.close()
-                self._server = None
-            if self._server is None:
-                self._server = _PictureServer(self._setup)
-            return self._server
-
-
-class _PictureServer:
-    """The running process."""
-
-    def __init__(self, setup: PictureSetup) -> None:
-        """Raises `ConfigError`."""
-        self._setup = setup
-        self._folder = make_socket_folder("atom-pictures-")
-        self._address = str(self._folder / "socket")
-        self._is_deaf = False  # its socket is gone, and it will be in a moment
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _SERVER_MODULE, self._address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_without_threads(),
-        )
-        ready = self._shake_hands()
-        if ready.error:
-            self.close()
-            raise ConfigError(ready.error)
-
-    def _shake_hands(self) -> ServerReady:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it died already: its output has the reason
-            self._process.stdin.write(msgspec.json.encode(self._setup) + b"\n")
-            self._process.stdin.flush()
-        said = self._process.stdout.read()
-        self._process.stdout.close()
-        try:
-            return msgspec.msgpack.decode(said, type=ServerReady)
-        except msgspec.DecodeError:
-            return ServerReady(
-                error="images are not available on this server: the process that decodes them "
-                f"ended with code {self._process.wait()} while starting; see its log above"
-            )
-
-    @property
-    def alive(self) -> bool:
-        return not self._is_deaf and self._process.poll() is None
-
-    def read(self, file: bytes, limits: PictureLimits) -> ImageItem:
-        """Raises `ImageError` or `RequestError`."""
         order = PictureOrder(len(file), limits.most_tokens, limits.longest_edge)
-        with self._connect() as connection:
+        with _told():
+            connection = self._server.connect()
+        with connection:
             try:
                 send(connection, order, file)
                 reply = receive_header(connection, PictureReply)
@@ -150,34 +101,21 @@ class _PictureServer:
                 ) from error
         return ImageItem(reply.digest, pixels, reply.grid, reply.tokens)
 
-    def _connect(self) -> socket.socket:
-        try:
-            connection = socket.socket(socket.AF_UNIX)
-            try:
-                connection.connect(self._address)
-            except OSError:
-                connection.close()
-                raise
-        except OSError as error:
-            self._is_deaf = True
-            raise RequestError(
-                f"the process that decodes images is gone ({error}); send the request again",
-                status=503,
-            ) from error
-        return connection
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # which ends it
-        self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _without_threads() -> dict[str, str]:
-    """Return an environment in which libraries start no threads, since the process forks."""
-    single = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(single, "1")}
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Raise the errors of the process as those of a request or of a start."""
+    try:
+        yield
+    except ForkServerStartError as error:
+        raise ConfigError(str(error)) from error
+    except ForkServerClosedError as error:
+        raise _ending() from error
+    except ForkServerLostError as error:
+        raise RequestError(
+            f"the process that decodes images is gone ({error}); send the request again",
+            status=503,
+        ) from error
 
 
 def _ending() -> EngineDeadError:

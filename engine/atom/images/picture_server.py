@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import os
 import resource
-import select
-import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
-import msgspec
 from PIL import Image
 
 from atom.errors import AtomError
@@ -28,91 +26,46 @@ from atom.images.picture_messages import (
     PictureOrder,
     PictureReply,
     PictureSetup,
-    ServerReady,
     receive_header,
     receive_into,
     send,
 )
 from atom.images.processing.families import image_processor
 from atom.images.processing.processor import ImageProcessor
+from atom.utils.fork_server.process import limit_memory, limit_time, read_setup, refuse, serve
 
-_BACKLOG = 64
 _NICENESS = 5  # the engine comes first, and a picture's answer soon
 
 
 def main() -> int:
-    setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=PictureSetup)
+    setup = read_setup(PictureSetup)
     try:
         processor = image_processor(Path(setup.folder), setup.config)
         if processor is None:
             raise ImageError("the model reads no images")
     except AtomError as error:
-        _say(ServerReady(error=str(error)))
-        return 1
+        return refuse(str(error))
     Image.init()  # so that a child loads no file
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(sys.argv[1])
-        listener.listen(_BACKLOG)
-        _say(ServerReady())
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
-        _serve(listener, processor, setup)
-    return 0
+    return serve(partial(_answer, processor=processor, setup=setup))
 
 
-def _say(ready: ServerReady) -> None:
-    with os.fdopen(os.dup(1), "wb") as out:
-        out.write(msgspec.msgpack.encode(ready))
-    # Closes the pipe: its reader sees the end. Nothing else may be written there.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _serve(listener: socket.socket, processor: ImageProcessor, setup: PictureSetup) -> None:
-    """Fork a child for each connection, until standard input ends."""
-    while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
-        if sys.stdin in ready:
-            return
-        connection, _ = listener.accept()
-        with connection:
-            if os.fork() == 0:
-                listener.close()  # else clients of a server that has died wait for this child
-                _answer_and_exit(connection, processor, setup)
-
-
-def _answer_and_exit(
-    connection: socket.socket, processor: ImageProcessor, setup: PictureSetup
-) -> None:
-    """Run the child: never returns. Dying without an answer is an answer too."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries' warnings quote the client
-        order = receive_header(connection, PictureOrder)
-        data = bytearray(order.num_bytes)
-        receive_into(connection, memoryview(data))
-        _limit(setup)
-        try:
-            item = _process(processor, bytes(data), order)
-        except ImageError as error:
-            send(connection, PictureReply(refused=str(error)), b"")
-        else:
-            reply = PictureReply(
-                digest=item.digest, grid=item.grid, tokens=item.tokens, shape=item.pixels.shape
-            )
-            send(connection, reply, item.pixels.data.cast("B"))
-    finally:
-        os._exit(0)
-
-
-def _limit(setup: PictureSetup) -> None:
+def _answer(connection: socket.socket, processor: ImageProcessor, setup: PictureSetup) -> None:
+    order = receive_header(connection, PictureOrder)
+    data = bytearray(order.num_bytes)
+    receive_into(connection, memoryview(data))
     os.nice(_NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + setup.limit_memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    cpu = setup.limit_cpu_seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, setup.limit_wall_seconds)
+    limit_memory(setup.limit_memory_bytes)
+    limit_time(setup.limit_cpu_seconds, setup.limit_wall_seconds)
+    try:
+        item = _process(processor, bytes(data), order)
+    except ImageError as error:
+        send(connection, PictureReply(refused=str(error)), b"")
+    else:
+        reply = PictureReply(
+            digest=item.digest, grid=item.grid, tokens=item.tokens, shape=item.pixels.shape
+        )
+        send(connection, reply, item.pixels.data.cast("B"))
 
 
 def _process(processor: ImageProcessor, data: bytes, order: PictureOrder) -> ImageItem:

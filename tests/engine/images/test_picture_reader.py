@@ -105,7 +105,7 @@ async def test_a_picture_of_more_tokens_than_the_context_is_refused(reader: Pict
 
 async def test_another_process_follows_one_that_was_killed(reader: PictureReader) -> None:
     await reader.read("client", _GOOD, _SOME)
-    server = reader._running()
+    server = reader._server._running()
     os.kill(server._process.pid, signal.SIGKILL)
     server._process.wait()
     assert (await reader.read("client", _GOOD, _SOME)).tokens > 0

@@ -28,13 +28,6 @@ class CompilerSetup(msgspec.Struct, frozen=True, kw_only=True):
     masks_fd: int = -1
 
 
-class CompilerReady(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's first and only word on its standard output. error: why there will be no server;
-    empty if there is one."""
-
-    error: str = ""
-
-
 class FollowOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Follow sequences by this grammar (the library's, as JSON text). rows: the first of them, each
     the slot of its mask and the tokens that it has already."""

@@ -8,13 +8,7 @@ grammars start here too. `compile` belongs to the core's thread; its futures com
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import socket
-import subprocess
-import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -26,7 +20,6 @@ import msgspec
 from atom.errors import AtomError
 from atom.model_engine.structured_output.compile_messages import (
     CompileReply,
-    CompilerReady,
     CompilerSetup,
     FollowOrder,
     ServerOrder,
@@ -36,7 +29,13 @@ from atom.model_engine.structured_output.grammar import Grammar
 from atom.model_engine.structured_output.grammar_library import LibraryMissingError
 from atom.structured_outputs import GrammarSpec
 from atom.utils.fair_threads import FairThreads, Task
-from atom.utils.socket_folder import make_socket_folder
+from atom.utils.fork_server.owner import (
+    ForkingProgram,
+    ForkServer,
+    ForkServerClosedError,
+    ForkServerLostError,
+    ForkServerStartError,
+)
 
 CACHE_BYTES = 256 << 20
 _CACHED_REFUSALS = 256
@@ -60,9 +59,15 @@ class GrammarCompiler:
         self._on_done = on_done
         self._threads = FairThreads(_THREADS, "grammar")
         self._known: OrderedDict[GrammarSpec, _Compilation] = OrderedDict()
-        self._server: _CompileServer | None = None
-        self._closed = False
-        self._server_lock = threading.Lock()
+        self._server = ForkServer(
+            ForkingProgram(
+                module=_SERVER_MODULE,
+                setup=setup,
+                folder="atom-grammar-",
+                purpose="structured output is not available on this server: its compiler",
+                fds=(setup.masks_fd,) if setup.masks_fd >= 0 else (),
+            )
+        )
 
     def compile(self, spec: GrammarSpec, client: str) -> Future[Grammar]:
         """Return the compiled grammar, or `GrammarRefusedError`, `LibraryMissingError` or
@@ -82,10 +87,7 @@ class GrammarCompiler:
     def close(self) -> None:
         """End the server; compilations that run are given up."""
         self._threads.close()
-        with self._server_lock:
-            self._closed = True  # a thread that waits for the lock must not start another
-            if self._server is not None:
-                self._server.close()
+        self._server.close()
 
     def _forget_oldest(self) -> None:
         """Evict the oldest grammars and refusals beyond the cache's bounds; running compilations
@@ -107,83 +109,9 @@ class GrammarCompiler:
     def open_process(self, order: FollowOrder) -> socket.socket:
         """Return the connection of a new process that follows a grammar. Raises
         `LibraryMissingError` or `CompilerLostError`."""
-        return self._running_server().follow(order)
+        return self._connect(ServerOrder(follow=order))
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
-        return self._running_server().compile(spec)
-
-    def _running_server(self) -> _CompileServer:
-        with self._server_lock:
-            if self._closed:
-                raise CompilerLostError("the grammar compiler has ended, with its engine")
-            if self._server is not None and not self._server.alive:
-                self._server.close()
-                self._server = None
-            if self._server is None:
-                self._server = _CompileServer(self._setup)
-            return self._server
-
-
-@dataclass(frozen=True, slots=True)
-class _Compilation:
-    """A compilation that was begun. clients: in whose turns it may come."""
-
-    task: Task
-    clients: set[str]
-
-    @property
-    def future(self) -> Future[Grammar]:
-        return self.task.future
-
-
-def _failed_by_chance(future: Future[Grammar]) -> bool:
-    return future.done() and isinstance(future.exception(), CompilerLostError)
-
-
-class _CompileServer:
-    """The running process."""
-
-    def __init__(self, setup: CompilerSetup) -> None:
-        """Raises `LibraryMissingError`."""
-        self._setup = setup
-        self._folder = make_socket_folder("atom-grammar-")
-        self._address = str(self._folder / "socket")
-        self._is_deaf = False  # its socket is gone, and it will be in a moment
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _SERVER_MODULE, self._address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_without_threads(),
-            pass_fds=[setup.masks_fd] if setup.masks_fd >= 0 else [],
-        )
-        ready = self._shake_hands()
-        if ready.error:
-            self.close()
-            raise LibraryMissingError(ready.error)
-
-    def _shake_hands(self) -> CompilerReady:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it died already: its output has the reason
-            self._process.stdin.write(msgspec.json.encode(self._setup) + b"\n")
-            self._process.stdin.flush()
-        said = self._process.stdout.read()
-        self._process.stdout.close()
-        try:
-            return msgspec.msgpack.decode(said, type=CompilerReady)
-        except msgspec.DecodeError:
-            code = self._process.wait()
-            return CompilerReady(
-                error=f"structured output is not available on this server: its compiler ended "
-                f"with code {code} while starting; see its log above"
-            )
-
-    @property
-    def alive(self) -> bool:
-        return not self._is_deaf and self._process.poll() is None
-
-    def compile(self, spec: GrammarSpec) -> Grammar:
-        """Raises `GrammarRefusedError` or `CompilerLostError`."""
         with self._connect(ServerOrder(compile=spec)) as connection:
             try:
                 answer = FrameReader(connection).wait()
@@ -200,35 +128,28 @@ class _CompileServer:
             raise GrammarRefusedError(reply.refused)
         return Grammar(reply.grammar)
 
-    def follow(self, order: FollowOrder) -> socket.socket:
-        """Return the connection of a new process that does. Raises `CompilerLostError`."""
-        return self._connect(ServerOrder(follow=order))
-
     def _connect(self, order: ServerOrder) -> socket.socket:
         try:
-            connection = socket.socket(socket.AF_UNIX)
-        except OSError as error:  # no descriptor is left
+            return self._server.connect(framed(msgspec.msgpack.encode(order)))
+        except ForkServerStartError as error:
+            raise LibraryMissingError(str(error)) from error
+        except ForkServerClosedError as error:
+            raise CompilerLostError("the grammar compiler has ended, with its engine") from error
+        except ForkServerLostError as error:
             raise CompilerLostError(f"{_LOST} ({error})") from error
-        try:
-            connection.connect(self._address)
-            connection.sendall(framed(msgspec.msgpack.encode(order)))
-        except OSError as error:
-            connection.close()
-            # A process that ends closes its sockets before others can see that it has ended: on a
-            # busy machine long before, in which it would be asked in vain again and again.
-            self._is_deaf = True
-            raise CompilerLostError(_LOST) from error
-        return connection
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # which ends it
-        self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _without_threads() -> dict[str, str]:
-    """Return an environment in which libraries start no threads, since the process forks."""
-    single = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(single, "1"), "TOKENIZERS_PARALLELISM": "false"}
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """A compilation that was begun. clients: in whose turns it may come."""
+
+    task: Task
+    clients: set[str]
+
+    @property
+    def future(self) -> Future[Grammar]:
+        return self.task.future
+
+
+def _failed_by_chance(future: Future[Grammar]) -> bool:
+    return future.done() and isinstance(future.exception(), CompilerLostError)
