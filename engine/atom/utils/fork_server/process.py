@@ -1,8 +1,8 @@
 """The side of the process: say that it serves, fork a child for each connection, limit the child.
 
 A child may take minutes or all memory, or crash: the kernel enforces its limits, and whatever
-happens there, the child ends and nobody else notices. The process ends when its standard input
-closes.
+happens there, the child ends, and the program that asks goes on. The process ends when its standard
+input closes.
 """
 
 from __future__ import annotations
