@@ -20,6 +20,7 @@ import jinja2
 from jinja2.meta import find_undeclared_variables
 
 from atom.errors import ConfigError, ModelError, RequestError
+from atom.json_object import read_object
 from atom.message_shape import (
     DroppedTextError,
     Filled,
@@ -39,7 +40,7 @@ from atom.template_sandbox import (
     strftime_now,
     template_environment,
 )
-from atom.tokenizer import SETTINGS_FILE, Tokenizer, read_object
+from atom.tokenizer import SETTINGS_FILE, Tokenizer
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"

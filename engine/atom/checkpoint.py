@@ -18,16 +18,14 @@ from typing import Any
 
 from atom.bounded_input.bounded_json import (
     LISTING,
-    SETTINGS,
     BoundedJsonError,
-    JsonBounds,
-    read_json_file,
 )
 from atom.bounded_input.safetensors_header import StoredTensor, hold_the_same, read_header
 from atom.errors import AtomError, ModelError
 from atom.gguf_file.header import is_gguf
 from atom.gguf_file.header import read_header as read_gguf_header
 from atom.gguf_file.model_config import model_config
+from atom.json_object import read_json
 from atom.model_source.s3_snapshot import SCHEME, S3Source, downloaded_folder
 from atom.model_source.snapshot_folder import (
     MISTRAL_WEIGHTS,
@@ -259,14 +257,3 @@ def weights_bytes_on_disk(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
-
-
-def read_json(file: Path, bounds: JsonBounds = SETTINGS) -> dict[str, Any]:
-    """Read a JSON object within bounds. Raises `ModelError`."""
-    try:
-        content = read_json_file(file, bounds)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: must hold a JSON object; download it again")
-    return content

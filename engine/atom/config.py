@@ -22,7 +22,6 @@ from atom.checkpoint import (
     Checkpoint,
     find_checkpoint,
     open_checkpoint,
-    read_json,
 )
 from atom.config_values import (
     GENERATION_FIELDS,
@@ -37,6 +36,7 @@ from atom.config_values import (
 )
 from atom.end_tokens import end_token_ids, ids_that_exist
 from atom.errors import ConfigError, ModelError, RequestError
+from atom.json_object import read_json
 from atom.lora_checkpoint import adapters_to_serve
 from atom.pooling_config import as_causal_model, pooling_config
 from atom.sampling_params import SamplingParams

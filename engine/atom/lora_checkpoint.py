@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from atom.bounded_input.name_patterns import NameEnds, NamePatternError
-from atom.checkpoint import download, is_hub_id, read_json
+from atom.checkpoint import download, is_hub_id
 from atom.errors import AdapterError, ConfigError, ModelError
+from atom.json_object import read_json
 from atom.lora_config import LoraConfig
 
 CONFIG_FILE = "adapter_config.json"

@@ -19,9 +19,8 @@ from typing import Any, Protocol
 
 from tokenizers import decoders, pre_tokenizers
 
-from atom.bounded_input.bounded_json import LISTING, read_json_file
-from atom.errors import ModelError
 from atom.gguf_file.tokenizer import read_gguf_tokenizer
+from atom.json_object import read_object
 from atom.tokenizer_conversion import converted_folder, convertible
 from atom.tokenizer_file import ReadTokenizer, read_tokenizer
 
@@ -337,19 +336,6 @@ class _WindowStream:
         self._shown = count - self._shown
         self._shown_text = self._decode(self._ids[: self._shown])
         return new
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON file as an object; {} if there is none."""
-    if not file.is_file():
-        return {}
-    try:
-        settings = read_json_file(file, LISTING)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
-    if not isinstance(settings, dict):
-        raise ModelError(f"{file}: must hold a JSON object; download it again")
-    return settings
 
 
 def _token_text(value: Any) -> str | None:

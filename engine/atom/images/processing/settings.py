@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from atom.bounded_input.bounded_json import LISTING, read_json_file
 from atom.errors import ModelError
+from atom.json_object import read_object
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
 PROCESSOR_FILE = "processor_config.json"
@@ -42,15 +42,15 @@ class ProcessorSettings:
 
 def read_settings(folder: Path, config: Fields) -> ProcessorSettings:
     """Read the files of a checkpoint's folder. config: its config.json. Raises `ModelError`."""
-    whole = _read(folder / PROCESSOR_FILE)
+    whole = read_object(folder / PROCESSOR_FILE)
     nested = whole.get("image_processor")
-    image = nested if isinstance(nested, Mapping) else _read(folder / PREPROCESSOR_FILE)
+    image = nested if isinstance(nested, Mapping) else read_object(folder / PREPROCESSOR_FILE)
     encoder = config.get("vision_config")
     return ProcessorSettings(
         image=image,
         whole=whole,
         encoder=encoder if isinstance(encoder, Mapping) else {},
-        tokens=_read(folder / "tokenizer_config.json"),
+        tokens=read_object(folder / "tokenizer_config.json"),
     )
 
 
@@ -124,15 +124,3 @@ def _whole(value: object, key: str) -> int:
             f"{PREPROCESSOR_FILE}: {key} must be a whole number from 1 to {_MOST}, and is {value!r}"
         )
     return value
-
-
-def _read(file: Path) -> Fields:
-    if not file.is_file():
-        return {}
-    try:
-        found = read_json_file(file, LISTING)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{file}: must hold a JSON object; download it again")
-    return found
