@@ -21,7 +21,7 @@ from atom.entrypoints.http.api_key import (
 from atom.entrypoints.http.tls import CLIENT_CERTIFICATES, TlsFiles
 from atom.entrypoints.process.logs import LEVELS
 from atom.errors import ConfigError
-from atom.images.fetching import MediaRules
+from atom.images.media_rules import MediaRules
 
 _DOMAIN = re.compile(r"([A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")

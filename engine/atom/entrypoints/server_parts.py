@@ -15,7 +15,7 @@ from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
 from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
-from atom.images.fetching import MediaRules
+from atom.images.media_rules import MediaRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

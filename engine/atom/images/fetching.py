@@ -16,12 +16,12 @@ import re
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from atom.images.errors import ImageError
+from atom.images.media_rules import MediaRules
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,15 +43,6 @@ _EMBEDDING = (
 
 # Resolves a host to its addresses.
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class MediaRules:
-    """The places of images besides data URLs. domains: hosts, in lower case; local_path: the
-    folder of files; None for none."""
-
-    domains: frozenset[str] = frozenset()
-    local_path: Path | None = None
 
 
 class MediaSource:

@@ -96,10 +96,17 @@ class ImageInput:
     async def _one(self, client: str, image: AskedImage) -> ImageItem:
         limits = PictureLimits(self._bounds.most_tokens, LOW_DETAIL_EDGE if image.low else 0)
         try:
-            file = await self._source.fetch(image.url)
-            key = hashlib.sha256(file).digest(), limits
+            # The text of a data URL names its file, so a known picture is not unpacked again.
+            is_data = image.url[:5].lower() == "data:"
+            named = (
+                image.url.encode("utf-8", "surrogatepass")
+                if is_data
+                else await self._source.fetch(image.url)
+            )
+            key = is_data, hashlib.sha256(named).digest(), limits
             item = self._known.get(key)
             if item is None:
+                file = await self._source.fetch(image.url) if is_data else named
                 item = await self._reader.read(client, file, limits)
                 self._known.put(key, item)
         except ImageError as error:
@@ -109,7 +116,7 @@ class ImageInput:
         return item
 
 
-_Key = tuple[bytes, PictureLimits]
+_Key = tuple[bool, bytes, PictureLimits]  # of a data URL; digest of its text, or of the file
 
 
 class _KnownItems:

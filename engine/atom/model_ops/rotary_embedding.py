@@ -22,6 +22,7 @@ from torch import nn
 
 from atom.errors import ModelError
 from atom.model_ops.values import NormWeight, Rotary
+from atom.utils.device import upload
 from atom.utils.forward_context import get_forward_context
 
 
@@ -395,7 +396,7 @@ class RotaryEmbedding(nn.Module):
         if shifts.dim() == 1:
             return self.cos_sin, positions + shifts
         assert self._axes is not None
-        axes = self._axes.to(positions.device)
+        axes = upload(self._axes.numpy(), positions.device)
         at = (positions + shifts)[torch.cat((axes, axes))]  # [D, T]
         return self.cos_sin.gather(0, at.T), torch.arange(len(positions), device=positions.device)
 

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from atom.images.errors import ImageError
-from atom.images.fetching import MOST_FILE_BYTES, MediaRules, MediaSource, is_public
+from atom.images.fetching import MOST_FILE_BYTES, MediaSource, is_public
+from atom.images.media_rules import MediaRules
 
 _FILE = b"\x89PNG and so on"
 _SITE = "pictures.example"

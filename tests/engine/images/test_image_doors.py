@@ -263,6 +263,16 @@ async def test_a_bad_image_is_refused_by_its_part(rig: AppRig) -> None:
     assert rig.core.added == []
 
 
+async def test_half_a_character_in_a_data_url_is_refused(rig: AppRig) -> None:
+    url = r"data:image/png;base64,\ud800"
+    part = f'{{"type": "image_url", "image_url": {{"url": "{url}"}}}}'
+    body = f'{{"messages": [{{"role": "user", "content": [{part}]}}], "max_tokens": 1}}'
+    headers = {"content-type": "application/json"}
+    refused = await rig.client.post(CHAT, content=body, headers=headers)
+    assert refused.status_code == 400, refused.text
+    assert rig.core.added == []
+
+
 async def _check_refused(rig: AppRig, sent: dict[str, str], reason: str) -> None:
     messages = [
         {"role": "user", "content": "hi"},

@@ -102,7 +102,7 @@ def chat_prompt(
         images=len(items),
     )
     shown = [_template_message(index, item, shows=shows) for index, item in enumerate(messages)]
-    of_results = any(item.role == "tool" and has_images(item) for item in messages)
+    of_results = shows and any(item.role == "tool" and has_images(item) for item in messages)
     text = _with_results_images(render, shown) if of_results else render(shown)
     return _tokenised(engine, request, text, items)
 

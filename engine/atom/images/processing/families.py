@@ -1,6 +1,7 @@
 """Which file processes the images of a checkpoint. Called by the server and by the encoders' tests.
 
-A family is the `model_type` of a multimodal config.json; one without a row is served as text.
+A family is the `model_type` of a multimodal config.json; one without a row is served as text, and
+so is one whose encoder `sizing/vision` does not have yet (Gemma and Llama 4).
 """
 
 from __future__ import annotations

@@ -16,18 +16,20 @@ from atom.answer_parsing.tool_parsers import AUTO
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.config import Config
 from atom.errors import ModelError, RequestError
-from atom.images.fetching import MediaRules, MediaSource
+from atom.images.fetching import MediaSource
 from atom.images.image_input import ImageBounds, ImageInput
+from atom.images.media_rules import MediaRules
 from atom.images.picture_messages import PictureSetup
 from atom.images.picture_reader import PictureReader
 from atom.images.placement import ImagePlacer
 from atom.images.processing.families import image_processor
+from atom.json_object import read_object
 from atom.message_shape import Message
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_notation import resolve_notation
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
-from atom.tokenizer import Tokenizer, has_tokenizer, read_object
+from atom.tokenizer import Tokenizer, has_tokenizer
 
 logger = logging.getLogger(__name__)
 
