@@ -39,7 +39,7 @@ from atom.model_engine.kv_events.publisher import KVEventPublisher
 from atom.model_engine.kv_transfer.request_desk import RequestDesk
 from atom.model_engine.kv_transfer.setup import build_transfer
 from atom.model_engine.lora_loading import LoraLoading
-from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
@@ -62,6 +62,7 @@ from atom.model_engine.wire.engine_protocol import (
     UtilityResponseBody,
     client_of,
     clients_of,
+    refused_row,
 )
 from atom.model_engine.wire.heartbeat import BEAT_SECONDS, Pulse
 from atom.model_engine.wire.peer_mesh import MeshOrder
@@ -215,12 +216,12 @@ class EngineCore:
             if refused := self._desk.enter(request):
                 self._publish_finished(refused)
         except RequestError as error:
-            self._publish_finished([_refused(request.id, str(error), error.param or "request")])
+            self._publish_finished([refused_row(request.id, str(error), error.param or "request")])
         except Exception as error:  # of this one request, and no reason to end the others
             logger.exception("request %d could not be taken", request.id)
             self._desk.abort([request.id])
             why = f"it could not be queued: {type(error).__name__}"
-            self._publish_finished([_refused(request.id, why)])
+            self._publish_finished([refused_row(request.id, why)])
 
     def _is_blocked(self) -> bool:
         """Return whether requests are queued and none runs: others hold the blocks."""
@@ -229,7 +230,7 @@ class EngineCore:
     def _refuse(self, refused: list[RefusedRequest]) -> None:
         """Report refused requests to their clients, except those whose numbers are open."""
         ends = [
-            _refused(each.id, each.reason, each.param)
+            refused_row(each.id, each.reason, each.param)
             for each in refused
             if 0 <= client_of(each.id) < self._sockets.clients and not self._desk.knows(each.id)
         ]
@@ -441,8 +442,3 @@ def _says_anything(result: StepResult) -> bool:
 def _is_of(client: int, request_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     mine: NDArray[np.bool_] = clients_of(request_ids) == client
     return mine
-
-
-def _refused(request_id: int, why: str, param: str | None = None) -> FinishedRow:
-    """Write the end of a request that was not taken. param: the field of it that is at fault."""
-    return FinishedRow(request_id, FinishReason.ERROR.value, why, num_cached_tokens=0, param=param)

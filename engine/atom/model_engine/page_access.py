@@ -23,7 +23,7 @@ class PageAccess(Protocol):
         ...
 
     def write(
-        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | bytearray | memoryview]
+        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | memoryview]
     ) -> None:
         """Fill blocks with pages."""
         ...

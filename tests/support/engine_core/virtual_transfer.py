@@ -116,7 +116,7 @@ class Contents:
         return [self._blocks.contents[block_id] for block_id in block_ids]
 
     def write(
-        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | bytearray | memoryview]
+        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | memoryview]
     ) -> None:
         for block_id, page in zip(block_ids, pages, strict=True):
             self._blocks.contents[block_id] = bytes(page)
@@ -226,7 +226,7 @@ class VirtualChannel:
             if self._network.damages():
                 content[0] ^= 1
             whole = xxhash.xxh3_64_digest(content) == told.sum
-            event = PageCame(self.place, told.ticket, told.number, content, whole)
+            event = PageCame(self.place, told.ticket, told.number, bytes(content), whole)
         elif isinstance(told, Have):
             event = PagesEnded(told.ticket)
         else:

@@ -74,6 +74,15 @@ class TierSearch:
         self._blocks_of = Struct(f"{4 * block_size}s").iter_unpack
         self._windows = [number for number, group in enumerate(groups) if group.window is not None]
 
+    def goes_on(self, block_tokens: bytes, chain: int) -> bool:
+        """Tell whether a prefix may go on by a block: each group that sees everything has it.
+        chain: the hash before the block."""
+        after = xxhash.xxh64_intdigest(block_tokens, chain)
+        return not any(
+            group.window is None and self._find(after ^ mark, chain ^ mark, block_tokens) == _ABSENT
+            for group, mark in zip(self._groups, self._marks, strict=True)
+        )
+
     def longest(self, packed: bytes, chain: int) -> TierMatch | None:
         """Find the prefix; None if there is none. packed: the tokens that may be matched, as int32;
         chain: the hash before them."""

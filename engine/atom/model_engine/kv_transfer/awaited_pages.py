@@ -24,9 +24,9 @@ from atom.model_engine.kv_transfer.channel_events import PageCame, Place, PlaceL
 from atom.model_engine.kv_transfer.prefix_proof import prefix_hashes
 from atom.model_engine.kv_transfer.pull_plan import PullPlan, plan_pull
 from atom.model_engine.kv_transfer.pulls import Pull, PullTable
-from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.request import Request
 from atom.model_engine.transfer_legs import DecodeLeg, PullEnd, TransferOutcome, TransferResult
-from atom.model_engine.wire.engine_protocol import FinishedRow, aborted_row
+from atom.model_engine.wire.engine_protocol import FinishedRow, aborted_row, refused_row
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class AwaitedPages:
 
     def pages_came(self, events: list[PageCame], now: float) -> None:
         """Write the pages that are awaited, all of a turn together."""
-        writes: dict[int, tuple[list[int], list[bytearray]]] = {}
+        writes: dict[int, tuple[list[int], list[bytes]]] = {}
         for event in events:
             self._channel.consumed(event.place, len(event.payload))
             awaiting = self._awaiting.get(event.ticket)
@@ -219,7 +219,7 @@ class AwaitedPages:
         return len(event.payload) == self._pages.page_bytes(group)
 
     def pages_ended(self, ticket: str) -> None:
-        self.pulls.fail([ticket], PullEnd.MISSING)
+        self.pulls.complete(ticket)
 
     def ticket_gone(self, ticket: str) -> None:
         self.pulls.fail([ticket], PullEnd.GONE)
@@ -298,7 +298,7 @@ class AwaitedPages:
         reason = "" if pull.end is None else pull.end.value
         if pull.end is not None and self._config.load_failure_policy is LoadFailurePolicy.FAIL:
             self.admitted([request.id])
-            row = FinishedRow(request.id, FinishReason.ERROR.value, reason, num_cached_tokens=0)
+            row = refused_row(request.id, reason)
             outcome = self._outcome(request, TransferResult.FAILED, reason)
             self._joining.append(Joining(request, outcome, row))
             return

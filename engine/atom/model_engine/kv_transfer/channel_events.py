@@ -55,7 +55,7 @@ class PageCame:
     place: Place
     ticket: str
     number: int
-    payload: bytearray
+    payload: bytes
     whole: bool
 
 

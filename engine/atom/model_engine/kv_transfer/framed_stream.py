@@ -46,9 +46,9 @@ class FramedStream:
         length = frame_length(await self._reader.readexactly(LENGTH.size))
         return decode_frame(await self._reader.readexactly(length))
 
-    async def read_payload(self, size: int) -> bytearray:
+    async def read_payload(self, size: int) -> bytes:
         """Read the bytes behind a frame."""
-        return bytearray(await self._reader.readexactly(size))
+        return await self._reader.readexactly(size)
 
     def count_unsent(self, num_bytes: int) -> None:
         """Count bytes that `send` will queue, from the thread that makes them."""

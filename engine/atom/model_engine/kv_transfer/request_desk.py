@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from atom.errors import RequestError
 from atom.model_engine.kv_transfer.transfer import KVTransfer
-from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.request import Request
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.transfer_legs import TransferOutcome
 from atom.model_engine.wire.core_stats import StatsBody
-from atom.model_engine.wire.engine_protocol import FinishedRow, client_of
+from atom.model_engine.wire.engine_protocol import FinishedRow, client_of, refused_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ class RequestDesk:
                 try:
                     self._pipeline.add(each.request)
                 except RequestError as error:
-                    ended.append(_refused(each.request.id, error))
+                    param = error.param or "request"
+                    ended.append(refused_row(each.request.id, str(error), param))
         clients = {client_of(each.request.id) for each in joining}
         return [
             TransferNews(
@@ -104,8 +105,3 @@ class RequestDesk:
     def close(self) -> None:
         if self._transfer is not None:
             self._transfer.close()
-
-
-def _refused(request_id: int, error: RequestError) -> FinishedRow:
-    param = error.param or "request"
-    return FinishedRow(request_id, FinishReason.ERROR.value, str(error), 0, param=param)

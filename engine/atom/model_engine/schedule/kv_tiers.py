@@ -177,8 +177,11 @@ class KVTiers:
         asked = whole - found.num_blocks * size
         if asked < least:
             return False
-        chain = self._blocks.root_of(sequence.cache_salt, sequence.lora)
-        match = self._search.longest(tokens[:whole].tobytes(), chain)
+        # The search begins at the first block, so it comes only if a place has the next one.
+        first, match = found.num_blocks * size, None
+        if self._search.goes_on(tokens[first : first + size].tobytes(), found.last_hash):
+            chain = self._blocks.root_of(sequence.cache_salt, sequence.lora)
+            match = self._search.longest(tokens[:whole].tobytes(), chain)
         gained = 0 if match is None else max(0, match.num_blocks - found.num_blocks) * size
         if not sequence.tier_reads:
             self.counts.asked_tokens += asked

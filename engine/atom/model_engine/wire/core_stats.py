@@ -60,8 +60,9 @@ class TransferTotals(TierTotals, frozen=True):
     kv_transfer_received_bytes_total: int = 0
 
 
-class StatsBody(TransferTotals, frozen=True):
-    """Gauges and running totals of one core."""
+class StatsBody(TransferTotals, frozen=True, omit_defaults=True):
+    """Gauges and running totals of one core. It travels in the message of every step, so what a
+    core does not have is left out."""
 
     drafts_total: int = 0  # times that a row carried drafts in a step
     draft_tokens_total: int = 0  # of these

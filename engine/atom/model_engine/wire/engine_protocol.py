@@ -241,6 +241,11 @@ def aborted_row(request_id: int) -> FinishedRow:
     return FinishedRow(request_id, FinishReason.ABORT.value, "aborted", num_cached_tokens=0)
 
 
+def refused_row(request_id: int, why: str, param: str | None = None) -> FinishedRow:
+    """Write the end of a request that was not taken. param: the field of it that is at fault."""
+    return FinishedRow(request_id, FinishReason.ERROR.value, why, num_cached_tokens=0, param=param)
+
+
 class RankStats(msgspec.Struct, frozen=True):
     """Hold one rank's statistics; alone also its heartbeat (heartbeat.py).
 

@@ -38,7 +38,7 @@ class TransferredPages:
 
     @torch.inference_mode()
     def write(
-        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | bytearray | memoryview]
+        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | memoryview]
     ) -> None:
         """Fill blocks with pages."""
         table = self._tables[group]
