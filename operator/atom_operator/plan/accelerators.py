@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from atom.sizing.cards import CARDS, Precision
 from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
 from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.domain import Accelerator
@@ -21,27 +22,36 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Describe one GPU product. `device_ids` are PCI ids, virtual functions included;
-    `multiplies_fp4`: by its own instructions (gfx950)."""
+    """Describe one GPU product. `device_ids` are PCI ids, virtual functions included. Its facts are
+    those of the engine's table of cards, if that has it."""
 
     name: str
-    memory_gib: int | None
     device_ids: tuple[str, ...]
-    multiplies_fp4: bool = False
+
+    @property
+    def memory_gib(self) -> int | None:
+        card = CARDS.get(self.name)
+        return None if card is None else card.memory_bytes // _GIB
+
+    @property
+    def multiplies_fp4(self) -> bool:
+        """Return whether it has instructions for that (gfx950)."""
+        card = CARDS.get(self.name)
+        return card is not None and Precision.FP4 in card.flops
 
 
-# AMD's device ids; MI308X has no memory here because sources disagree about it.
+# AMD's device ids. MI308X is in no table of cards, because sources disagree about its memory.
 PRODUCTS = (
-    Product("MI100", 32, ("738c", "738e")),
-    Product("MI210", 64, ("740f", "7410")),
-    Product("MI250", 64, ("740c",)),
-    Product("MI250X", 64, ("7408", "740c")),
-    Product("MI300A", 128, ("74a0",)),
-    Product("MI300X", 192, ("74a1", "74a9", "74bd", "74b5")),
-    Product("MI308X", None, ("74a2", "74a8", "74b6")),
-    Product("MI325X", 256, ("74a5", "74b9")),
-    Product("MI350X", 288, ("75a0", "75b0"), multiplies_fp4=True),
-    Product("MI355X", 288, ("75a3", "75b3"), multiplies_fp4=True),
+    Product("MI100", ("738c", "738e")),
+    Product("MI210", ("740f", "7410")),
+    Product("MI250", ("740c",)),
+    Product("MI250X", ("7408", "740c")),
+    Product("MI300A", ("74a0",)),
+    Product("MI300X", ("74a1", "74a9", "74bd", "74b5")),
+    Product("MI308X", ("74a2", "74a8", "74b6")),
+    Product("MI325X", ("74a5", "74b9")),
+    Product("MI350X", ("75a0", "75b0")),
+    Product("MI355X", ("75a3", "75b3")),
 )
 
 

@@ -215,6 +215,9 @@ class Decider:
     ) -> Decision:
         """Return the decision while the spec is held back: the children to keep; empty if none was
         carried out before."""
+        if self.claims is None:
+            once = replace(self, claims=ClaimReader(self.port))
+            return await once.keep_last_accepted(key, parent, observed, engines)
         pods, record = pods_in_force(observed), observed.records.accepted
         accepted = parse_spec(record.asked) if record is not None else ()
         if pods is None or record is None or isinstance(accepted, tuple):
