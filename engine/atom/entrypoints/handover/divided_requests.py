@@ -9,6 +9,7 @@ whole.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -39,22 +40,18 @@ class SentPrompts:
     def __init__(self) -> None:
         self._chunks: OrderedDict[tuple[Place, int], None] = OrderedDict()
 
-    def unseen_tokens(self, place: Place, request: Request) -> int:
-        """Return how many tokens of a prompt the worker has not been sent before, in this order."""
-        seen = 0
-        for chunk in _chunks(request):
-            if (place, chunk) not in self._chunks:
-                break
-            seen += _CHUNK_TOKENS
-        return len(request.prompt_token_ids) - seen
-
-    def note(self, place: Place, request: Request) -> None:
-        """Remember a prompt, evicting the oldest ones if there are too many."""
-        for chunk in _chunks(request):
+    def note(self, place: Place, request: Request) -> int:
+        """Remember a prompt, evicting the oldest ones if there are too many. Return how many of its
+        tokens the worker had not been sent before, in this order."""
+        chunks = _chunks(request)
+        known = ((place, chunk) in self._chunks for chunk in chunks)
+        seen = sum(1 for _ in itertools.takewhile(bool, known)) * _CHUNK_TOKENS
+        for chunk in chunks:
             self._chunks[place, chunk] = None
             self._chunks.move_to_end((place, chunk))
         while len(self._chunks) > _MOST_CHUNKS:
             self._chunks.popitem(last=False)
+        return len(request.prompt_token_ids) - seen
 
 
 def _chunks(request: Request) -> list[int]:
@@ -108,8 +105,7 @@ class PrefillWorkers:
         """Return the leg that a request continues with at a worker, after another one has computed
         its prompt; None if it is sent whole."""
         request = handed.request
-        unseen = self._sent.unseen_tokens(place, request)
-        self._sent.note(place, request)
+        unseen = self._sent.note(place, request)
         divides = answering.consumes(place) and _is_dividable(request)
         if not divides or unseen < self._least_tokens or not self._producers.in_order(Counter()):
             return None

@@ -127,14 +127,13 @@ def test_a_failed_prefill_leg_costs_nothing(outcome: TicketNote | Exception) -> 
 def test_a_prompt_is_remembered_by_the_worker_that_it_was_sent_to() -> None:
     sent, request = SentPrompts(), make_request(1, _LONG)
     one, other = _PLACES["decode"], _PLACES["both"]
-    assert sent.unseen_tokens(one, request) == 700
-    sent.note(one, request)
-    assert sent.unseen_tokens(one, request) == 700 - 640
-    assert sent.unseen_tokens(other, request) == 700
+    assert sent.note(one, request) == 700
+    assert sent.note(one, request) == 700 - 640
+    assert sent.note(other, request) == 700
     longer = make_request(2, [*_LONG[:300], *range(400)])
-    assert sent.unseen_tokens(one, longer) == 700 - 256
+    assert sent.note(one, longer) == 700 - 256
     salted = make_request(3, _LONG, cache_salt="tenant")
-    assert sent.unseen_tokens(one, salted) == 700
+    assert sent.note(one, salted) == 700
 
 
 def test_producers_answer_only_where_nothing_else_does() -> None:
