@@ -112,6 +112,11 @@ class Advice:
     def chosen(self) -> Row | None:
         return self.rows[0] if self.rows else None
 
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """Return the rows, or the nearest one if there are none."""
+        return self.rows or ((self.nearest,) if self.nearest is not None else ())
+
 
 class Detail(enum.Enum):
     """The simulations of an answer: of the rows at their load; also at the most that they serve
@@ -167,14 +172,14 @@ class _Search:
             most = self._question.max_devices // nearest.ranks
             self._sort_in(self._row(nearest, most, 1))
         rows = self._pareto()
-        rows.sort(key=lambda row: (self._cost(row), row.metric(Metric.TTFT, 90).middle))
+        rows.sort(key=lambda row: (self._cost(row), row.figures.at(Metric.TTFT, 90)))
         closest = None if rows else min(self._missed, key=_worst, default=None)
         for row in self._missed:
             if row is not closest:
                 self._lost.append(Lost(row.label, _missing(row)))
         return Advice(
-            rows=tuple(rows),
-            nearest=closest,
+            rows=tuple([self._with_ends(row) for row in rows]),
+            nearest=None if closest is None else self._with_ends(closest),
             lost=tuple(self._lost),
             notes=(*self._question.load.notes, *self._notes(rows)),
         )
@@ -223,45 +228,65 @@ class _Search:
 
     def _fewest(self, candidate: Candidate, least: int, most: int) -> Row:
         engines, below = least, least - 1
-        while self._misses(candidate, engines):
+        while (figures := self._within(candidate, engines)) is None:
             if engines == most:
                 return self._row(candidate, most, 1)
             below, engines = engines, min(2 * engines, most)
         while engines - below > 1:
             middle = (below + engines) // 2
-            if self._misses(candidate, middle):
+            found = self._within(candidate, middle)
+            if found is None:
                 below = middle
             else:
-                engines = middle
-        return self._row(candidate, engines, 1)
+                engines, figures = middle, found
+        return self._row(candidate, engines, 1, figures)
 
-    def _misses(self, candidate: Candidate, pods: int, scale: float = 1.0) -> bool:
+    def _within(self, candidate: Candidate, pods: int, scale: float = 1.0) -> Figures | None:
+        """Return the figures of pods that keep the targets; None of others."""
         figures = self._figures(candidate, (pods, 1), scale, 1.0)
-        return figures is None or bool(self._question.slo.misses(figures))
+        return None if figures is None or self._question.slo.misses(figures) else figures
 
     # ---- figures ------------------------------------------------------------------------------
 
-    def _row(self, candidate: Candidate, pods: int, copies: int) -> Row:
-        error = candidate.rates.error
-        middle, slow, fast = (
-            self._figures(candidate, (pods, copies), 1.0, factor, to_the_end=True)
-            for factor in (1.0, 1.0 + error, 1.0 / (1.0 + error))
-        )
-        assert middle is not None
-        assert slow is not None
-        assert fast is not None
-        misses = self._question.slo.misses(middle)
-        price = self._price(candidate)
+    def _row(
+        self, candidate: Candidate, pods: int, copies: int, figures: Figures | None = None
+    ) -> Row:
+        """Build a row without its ends, which only rows of the answer need. figures: if they are
+        known."""
+        if figures is None:
+            figures = self._whole(candidate, (pods, copies))
         return Row(
             candidate=candidate,
             pods=pods,
             copies=copies,
-            figures=middle,
-            slow=slow,
-            fast=fast,
-            misses=misses,
-            price=price,
+            figures=figures,
+            slow=figures,
+            fast=figures,
+            misses=self._question.slo.misses(figures),
+            price=self._price(candidate),
         )
+
+    def _with_ends(self, row: Row) -> Row:
+        """Simulate both ends of the error of a row."""
+        slower = 1.0 + row.candidate.rates.error
+        slow, fast = (
+            self._whole(row.candidate, (row.pods, row.copies), factor=factor)
+            for factor in (slower, 1.0 / slower)
+        )
+        return replace(row, slow=slow, fast=fast)
+
+    def _whole(
+        self,
+        candidate: Candidate,
+        pods_and_copies: tuple[int, int],
+        *,
+        scale: float = 1.0,
+        factor: float = 1.0,
+    ) -> Figures:
+        """Simulate to the end, whatever is late."""
+        figures = self._figures(candidate, pods_and_copies, scale, factor, to_the_end=True)
+        assert figures is not None, "it ran to its end"
+        return figures
 
     def _figures(
         self,
@@ -298,13 +323,13 @@ class _Search:
 
     def _most_scale(self, row: Row) -> float:
         low, high = 1.0, 2.0
-        while high <= _MOST_SCALE and not self._misses(row.candidate, row.pods, high):
+        while high <= _MOST_SCALE and self._within(row.candidate, row.pods, high) is not None:
             low, high = high, 2.0 * high
         if high > _MOST_SCALE:
             return low
         for _ in range(_SCALE_STEPS):
             middle = (low + high) / 2
-            if self._misses(row.candidate, row.pods, middle):
+            if self._within(row.candidate, row.pods, middle) is None:
                 high = middle
             else:
                 low = middle
@@ -314,9 +339,9 @@ class _Search:
         """Simulate a row at other rates."""
         points = [(0.0, 0.0)]
         for scale in _CURVE_SCALES:
-            pods = (row.pods, row.copies)
-            figures = self._figures(row.candidate, pods, scale, 1.0, to_the_end=True)
-            assert figures is not None, "it ran to its end"
+            figures = row.figures
+            if scale != 1.0:
+                figures = self._whole(row.candidate, (row.pods, row.copies), scale=scale)
             rate = scale * self._question.load.rate
             served = figures.kept * figures.request_rate * row.pods / figures.pods
             points.append((rate, min(rate, served)))
@@ -391,8 +416,4 @@ def _worst(row: Row) -> float:
 
 
 def _missing(row: Row) -> str:
-    texts = (
-        f"{miss.metric.value} {miss.seconds * 1e3:,.0f} ms of {miss.target * 1e3:,.0f}"
-        for miss in row.misses
-    )
-    return f"misses {', '.join(texts)} on {row.devices} devices"
+    return f"misses {', '.join(map(str, row.misses))} on {row.devices} devices"

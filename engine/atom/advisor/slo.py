@@ -43,6 +43,9 @@ class Miss:
     def ratio(self) -> float:
         return self.seconds / self.target
 
+    def __str__(self) -> str:
+        return f"{self.metric.value} {self.seconds * 1e3:,.0f} ms of {self.target * 1e3:,.0f}"
+
 
 @dataclass(frozen=True, slots=True)
 class Slo:

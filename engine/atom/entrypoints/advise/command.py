@@ -82,10 +82,7 @@ def _tell_nearest(question: Question, advice: Advice) -> None:
         print(f"error: no form can serve this load; {remedy}", file=sys.stderr)
         return
     row = advice.nearest
-    missed = ", ".join(
-        f"{miss.metric.value} {miss.seconds * 1e3:,.0f} ms of {miss.target * 1e3:,.0f}"
-        for miss in row.misses
-    )
+    missed = ", ".join(map(str, row.misses))
     print(
         f"error: nothing meets {question.slo}; the nearest is {row.label} ({row.devices} devices), "
         f"which misses {missed}; allow more devices (--max-devices), other cards, or later tokens",

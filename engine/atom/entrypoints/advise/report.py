@@ -32,12 +32,11 @@ _HEADER = (
     "J/tok",
     "evidence",
 )
-_MOST_LINES = 4  # of the chart
 
 
 def lines(question: Question, advice: Advice) -> Iterator[str]:
     """Yield the table, the chosen row, what is to be known of it, and why the others lost."""
-    rows = advice.rows or ((advice.nearest,) if advice.nearest is not None else ())
+    rows = advice.shown
     if rows:
         yield from _table([_HEADER, *[_cells(row) for row in rows]])
         yield ""
@@ -159,7 +158,7 @@ def _ends(found: Range) -> dict[str, float]:
 
 def html_page(question: Question, advice: Advice) -> str:
     """Return a page that loads nothing: the table, a chart, and the reasons."""
-    rows = advice.rows or ((advice.nearest,) if advice.nearest is not None else ())
+    rows = advice.shown
     title = f"{question.load.rate:g} requests/s within {question.slo}"
     head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
     body = "".join(
@@ -179,7 +178,7 @@ def html_page(question: Question, advice: Advice) -> str:
 
 def _chart(advice: Advice) -> str:
     """Draw the goodput over the rate of requests."""
-    drawn = [row for row in advice.rows[:_MOST_LINES] if row.curve]
+    drawn = [row for row in advice.rows if row.curve]
     if not drawn:
         return ""
     series = tuple(Series(row.label, row.curve) for row in drawn)
