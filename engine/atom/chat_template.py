@@ -20,7 +20,6 @@ import jinja2
 from jinja2.meta import find_undeclared_variables
 
 from atom.errors import ConfigError, ModelError, RequestError
-from atom.json_object import read_object
 from atom.message_shape import (
     DroppedTextError,
     Filled,
@@ -32,6 +31,7 @@ from atom.message_shape import (
     find_shape,
     read_signs,
 )
+from atom.model_source.json_object import read_object
 from atom.template_sandbox import (
     OWN_NAMES,
     TemplateBoundsError,

@@ -25,7 +25,7 @@ from atom.errors import AtomError, ModelError
 from atom.gguf_file.header import is_gguf
 from atom.gguf_file.header import read_header as read_gguf_header
 from atom.gguf_file.model_config import model_config
-from atom.json_object import read_json
+from atom.model_source.json_object import read_json
 from atom.model_source.s3_snapshot import SCHEME, S3Source, downloaded_folder
 from atom.model_source.snapshot_folder import (
     MISTRAL_WEIGHTS,

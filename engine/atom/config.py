@@ -36,8 +36,8 @@ from atom.config_values import (
 )
 from atom.end_tokens import end_token_ids, ids_that_exist
 from atom.errors import ConfigError, ModelError, RequestError
-from atom.json_object import read_json
 from atom.lora_checkpoint import adapters_to_serve
+from atom.model_source.json_object import read_json
 from atom.pooling_config import as_causal_model, pooling_config
 from atom.sampling_params import SamplingParams
 from atom.sizing.architectures import ARCHITECTURES

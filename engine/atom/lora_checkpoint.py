@@ -15,8 +15,8 @@ from typing import Any
 from atom.bounded_input.name_patterns import NameEnds, NamePatternError
 from atom.checkpoint import download, is_hub_id
 from atom.errors import AdapterError, ConfigError, ModelError
-from atom.json_object import read_json
 from atom.lora_config import LoraConfig
+from atom.model_source.json_object import read_json
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

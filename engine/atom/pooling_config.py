@@ -17,7 +17,7 @@ from typing import Any, Literal
 from atom.bounded_input.bounded_json import read_json_file
 from atom.checkpoint import Checkpoint
 from atom.errors import ConfigError, ModelError
-from atom.json_object import read_json
+from atom.model_source.json_object import read_json
 from atom.sizing.options.model import Convert, Runner
 from atom.sizing.text_part import text_part
 

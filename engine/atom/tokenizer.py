@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from tokenizers import decoders, pre_tokenizers
 
 from atom.gguf_file.tokenizer import read_gguf_tokenizer
-from atom.json_object import read_object
+from atom.model_source.json_object import read_object
 from atom.tokenizer_conversion import converted_folder, convertible
 from atom.tokenizer_file import ReadTokenizer, read_tokenizer
 

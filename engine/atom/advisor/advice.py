@@ -37,10 +37,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One way to serve the load: `pods` pods with `copies` engines each. slow, fast: the figures if
-    steps take as much more, or less, as the rates' error; price: of a device and hour; goodput:
-    requests per second that all pods serve within the targets; curve: (rate, requests per second
-    within the targets), if it was asked for."""
+    """Describe one way to serve the load: `pods` pods with `copies` engines each. slow, fast: the
+    figures if steps take as much more, or less, as the rates' error, in rows of the answer; price:
+    of a device and hour; goodput: requests per second that all pods serve within the targets;
+    curve: (rate, requests per second within the targets), if it was asked for."""
 
     candidate: Candidate
     pods: int

@@ -30,8 +30,8 @@ _LEAST_ROWS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One engine: a model on `ranks` devices of a card. engine_rate: requests per second that no
-    engine of this kind exceeds, by the time of its steps alone."""
+    """Describe one engine: a model on `ranks` devices of a card. engine_rate: requests per second
+    that no engine of this kind exceeds, by the time of its steps alone."""
 
     model: ModelForm
     card: Card

@@ -95,7 +95,7 @@ class Outcome:
 
 
 class Engine:
-    """One engine: the real pipeline over a device that only takes time."""
+    """Run one engine: the real pipeline over a device that only takes time."""
 
     def __init__(self, form: EngineForm, step_seconds: StepSeconds) -> None:
         self.clock = VirtualClock()

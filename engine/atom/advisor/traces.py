@@ -21,8 +21,8 @@ _SHORT_SECONDS, _FEW_REQUESTS = 60.0, 100
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One request. blocks: (scope, id) of the blocks of block_tokens that begin its prompt; equal
-    ones have equal tokens."""
+    """Describe one request. blocks: (scope, id) of the blocks of block_tokens that begin its
+    prompt; equal ones have equal tokens."""
 
     due: Due
     input_tokens: int

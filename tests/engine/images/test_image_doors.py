@@ -50,7 +50,7 @@ async def any_rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture
 async def text_rig(tmp_path: Path) -> AsyncIterator[AppRig]:
-    """The same model, served as its text part."""
+    """Serve the same model as its text part."""
     folder = write_seeing_model(tmp_path / "seeing")
     async with serve_app(build_test_config(folder, language_model_only=True)) as made:
         yield made

@@ -36,5 +36,5 @@ def pasted(printed: str, key: str = "") -> str:
 
 
 async def pasted_at(address: Address, offers: Sequence[Offer], key: str = "") -> str:
-    """The same of a server in this process's event loop."""
+    """Do the same with a server in this process's event loop."""
     return await asyncio.to_thread(pasted, "\n".join(next_steps(address, offers)), key)

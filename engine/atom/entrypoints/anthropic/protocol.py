@@ -69,7 +69,7 @@ class ResultBlock(StrictModel):
     text: str | None = None
     """A part of the tool's result."""
     source: Any = None
-    """Of an image: `base64` with media_type and data, or `url` with url."""
+    """The image: `base64` with media_type and data, or `url` with url."""
     tool_name: str | None = None
     """The tool that the model is shown from here on."""
 
@@ -123,7 +123,7 @@ class ContentBlock(StrictModel):
     text: str | None = None
     """The text of a text block."""
     source: Any = None
-    """Of an image: `base64` with media_type and data, or `url` with url."""
+    """The image: `base64` with media_type and data, or `url` with url."""
     thinking: str | None = None
     """Reasoning of the assistant's, for templates that show it again."""
     signature: str | None = None

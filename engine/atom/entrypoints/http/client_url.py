@@ -9,7 +9,7 @@ import argparse
 import re
 from urllib.parse import urlsplit
 
-# The API's own paths, which a base URL has if somebody copied the whole address of an endpoint.
+# The API's own paths, which a base URL has if a user copied the whole address of an endpoint.
 _API = re.compile(r"(/v1)+(/(chat/)?completions|/responses|/messages|/models)?/*$")
 _EXAMPLE = "give http://HOST:PORT, such as http://127.0.0.1:8000"
 

@@ -58,7 +58,7 @@ class ChatPrompt:
 
     @property
     def prompt(self) -> Prompt:
-        """Return what the engine reads."""
+        """Return the text or the token ids that the engine reads."""
         return self.text if self.placed is None else self.placed.token_ids
 
     @property

@@ -83,7 +83,7 @@ class UnreadPart(StrictModel):
     """text, or image_url if the model reads images. In a tool's result, words replace recordings
     and files, and pictures that the model does not read."""
     image_url: Any = None
-    """Of type image_url: the URL, or an object with url and detail (auto, low or high)."""
+    """The image of an image_url: its URL, or an object with url and detail (auto, low, high)."""
     uuid: Any = None
     """The client's name of the image; equal images are known by their pixels in any case."""
     _place: str = PrivateAttr("")

@@ -119,8 +119,9 @@ class TransferFields(StrictModel):
     """Fields of a request whose prompt and answer are computed by different engines."""
 
     kv_transfer_params: dict[str, Any] | None = None
-    """Of routers that divide requests, with vLLM's names: do_remote_decode marks a prefill leg, and
-    the object in its answer comes with the decode leg. Needs --kv-transfer-config."""
+    """The object of routers that divide requests, with vLLM's names: do_remote_decode marks a
+    prefill leg, and the object in its answer comes with the decode leg. Needs
+    --kv-transfer-config."""
 
 
 class StreamOptions(StrictModel):

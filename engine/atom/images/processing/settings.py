@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atom.errors import ModelError
-from atom.json_object import read_object
+from atom.model_source.json_object import read_object
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
 PROCESSOR_FILE = "processor_config.json"

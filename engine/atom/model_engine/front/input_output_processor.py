@@ -23,12 +23,12 @@ from atom.images.picture_messages import PictureSetup
 from atom.images.picture_reader import PictureReader
 from atom.images.placement import ImagePlacer
 from atom.images.processing.families import image_processor
-from atom.json_object import read_object
 from atom.message_shape import Message
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_notation import resolve_notation
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
+from atom.model_source.json_object import read_object
 from atom.tokenizer import Tokenizer, has_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -142,7 +142,7 @@ class AwaitedPages:
         self._join(request, self._outcome(request, result, why))
 
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
-        """Abort those of these requests that wait here."""
+        """Abort the requests of this list that wait here."""
         ended, numbers = [], set(request_ids)
         for number in numbers:
             ticket = self._tickets.pop(number, None)
@@ -225,7 +225,7 @@ class AwaitedPages:
         self.pulls.fail([ticket], PullEnd.GONE)
 
     def place_lost(self, lost: PlaceLost, now: float) -> None:
-        """End what waits for a producer that cannot be read from."""
+        """End the pulls from a producer that cannot be read from."""
         if lost.refused is not None:
             why = PullEnd.INCOMPATIBLE
             logger.warning(

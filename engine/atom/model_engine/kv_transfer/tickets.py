@@ -57,7 +57,7 @@ class TicketTable(Generic[Held]):
         return self._num_blocks
 
     def could_ever_hold(self, num_blocks: int) -> bool:
-        """Return whether so many blocks are few enough for one ticket."""
+        """Return whether one ticket may keep this number of blocks."""
         return num_blocks <= self._most_blocks
 
     def promise(self, request_id: int, num_blocks: int) -> bool:

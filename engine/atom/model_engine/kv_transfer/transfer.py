@@ -97,7 +97,7 @@ class KVTransfer:
         return FinishedRow(request.id, FinishReason.ABORT.value, _HELD_TOO_MUCH, 0)
 
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
-        """Abort those of these requests that wait here."""
+        """Abort the requests of this list that wait here."""
         return self._awaited.drop(list(request_ids))
 
     def turn(self, waiting: Callable[[int], bool]) -> list[Joining]:

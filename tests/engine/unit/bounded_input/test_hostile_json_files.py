@@ -12,8 +12,8 @@ from atom.checkpoint import open_checkpoint
 from atom.end_tokens import end_token_ids
 from atom.entrypoints.batch.batch_lines import custom_id_of, lines_of, read_request
 from atom.errors import AtomError, ModelError, RequestError
-from atom.json_object import read_object
 from atom.lora_checkpoint import read_adapter_config
+from atom.model_source.json_object import read_object
 from atom.pooling_config import pooling_config
 
 HOSTILE = {
