@@ -1,4 +1,4 @@
-"""`advise`: what to buy for a load and its targets, without a cluster, a card or a network.
+"""`advise`: what to buy for a load and its targets, without a card or a network.
 
 The flags, the search and the outputs are the engine's (`atom advise`), which this module only
 calls; models of the hub come from the operator's catalogue. Prints.
@@ -15,6 +15,8 @@ from typing import Any
 
 from atom.entrypoints.advise import add_advise_arguments
 from atom_operator.plan.model_facts import catalogue_config, catalogue_sources
+from atom_operator.plugin.gathering import RESOURCE
+from atom_operator.plugin.kubectl import Kubectl
 from atom_operator.plugin.output import width, wrapped
 
 _ERROR = 2
@@ -25,11 +27,17 @@ _NEEDED = ("numpy", "xxhash")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `advise`."""
     add_advise_arguments(parser)
+    parser.add_argument(
+        "--from-cluster",
+        action="store_true",
+        help="correct the prediction by the measured steps of the cluster's AtomDeployments: "
+        "of all namespaces, or of -n",
+    )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, kubectl: Kubectl) -> int:
     """Return 0 with an answer, 3 when nothing meets the targets, 2 for a question that cannot be
-    answered."""
+    answered. kubectl: asked only with --from-cluster. Raises KubectlError."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         return _refuse(
@@ -39,8 +47,11 @@ def run(options: argparse.Namespace) -> int:
     from atom.entrypoints.advise.command import run as advise
     from atom.errors import AtomError
 
+    running = []
+    if options.from_cluster:
+        running = kubectl.items("get", RESOURCE, *([] if kubectl.namespace else ["-A"]))
     try:
-        return advise(options, _config_of)
+        return advise(options, _config_of, running)
     except AtomError as error:
         return _refuse(str(error))
 

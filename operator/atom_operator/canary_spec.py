@@ -19,14 +19,15 @@ from atom_operator.plan.canary.size import pods_asked
 from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.plan.spec_digest import spec_digest
 from atom_operator.validation.defaulting import served_name
+from atom_operator.validation.joined_specs import joined
 from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.role_pods import decode_pods, without_numbers
 from atom_operator.validation.rules import overlay_problems, validate
 
 _MIN_REQUESTS, _INTERVAL_SECONDS, _FAILURES = 20, 60, 3
 # Of the model that another source takes the place of.
 _OF_THE_SOURCE = frozenset({"config", "configRef", "revision"})
 _OF_THE_SCHEME = frozenset({"tokenSecretRef", "s3", "image"})
-_WHOLE = ("config", "draftConfig", "valueFrom", "configRef")  # no maps whose keys are joined
 
 
 def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str,
         dropped = _OF_THE_SOURCE | (_OF_THE_SCHEME if other else frozenset())
         kept = {k: v for k, v in raw["model"].items() if k not in dropped}
         below["model"] = {**kept, "servedName": served_name(spec)}
-    return _join(below, change)
+    return joined(below, change)
 
 
 def canary_spec(
@@ -47,8 +48,11 @@ def canary_spec(
     """Return the spec of the canary's own AtomDeployment. Its replicas are its own (by default the
     most that its steps ask for), no autoscaler moves them, no window keeps it from being another,
     and requests come by the route of the other."""
+    spec = decode_pods(spec)
     assert spec.canary is not None
     result = promoted_spec(raw, spec)
+    if result.get("disaggregation") is not None:
+        result["disaggregation"] = without_numbers(result["disaggregation"])
     gateway = {k: v for k, v in (result.get("gateway") or {}).items() if k != "httpRoute"}
     rollout = {k: v for k, v in (result.get("rollout") or {}).items() if k != "window"}
     for name in ("canary", "autoscaling", "gateway", "rollout"):
@@ -128,35 +132,4 @@ def _analysis(asked: AnalysisSpec) -> CanaryAnalysis:
 
 
 def _digest(spec: AtomDeploymentSpec) -> str:
-    return spec_digest(spec, spec.engine.image or "", None)
-
-
-def _join(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(below)
-    for name, value in above.items():
-        under = result.get(name)
-        if isinstance(value, Mapping) and isinstance(under, Mapping) and name not in _WHOLE:
-            result[name] = _join(under, value)
-        elif under is not None and _is_named(value) and _is_named(under):
-            own = {item["name"]: item for item in value}
-            known = {item["name"] for item in under}
-            joined = [_join_item(item, own.get(item["name"])) for item in under]
-            result[name] = [*joined, *(item for item in value if item["name"] not in known)]
-        else:
-            result[name] = value
-    return result
-
-
-def _join_item(below: Mapping[str, Any], above: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Merge two items of one name: a variable's value replaces its source."""
-    if above is None:
-        return below
-    return above if "value" in above or "valueFrom" in above else _join(below, above)
-
-
-def _is_named(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, Mapping) and isinstance(item.get("name"), str) for item in value)
-    )
+    return spec_digest(decode_pods(spec), spec.engine.image or "", None)

@@ -35,6 +35,9 @@ ENGINE_PORT_NAME: Final = "http"
 # Of the engine's prefix cache events, and of their replay.
 KV_EVENTS_PORT: Final = 5557
 KV_EVENTS_REPLAY_PORT: Final = 5558
+# Of prefill pods: where decode pods read KV pages. Copies of the model in a pod count up from it.
+KV_TRANSFER_PORT: Final = 5600
+KV_TRANSFER_PORT_NAME: Final = "kv-transfer"
 PICKER_NAME: Final = "atom-endpoint-picker"
 PICKER_COMPONENT: Final = "endpoint-picker"
 PICKER_PORT: Final = 9002
@@ -49,6 +52,9 @@ LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
 LABEL_ROLE: Final = f"{GROUP}/role"
 ROLE_LEADER: Final = "leader"
 ROLE_WORKER: Final = "worker"
+# Of pods, and in llm-d's words: whether they compute prompts for others, or read their pages.
+LABEL_TRANSFER_ROLE: Final = f"{GROUP}/disaggregation-role"
+LABEL_LLM_D_ROLE: Final = "llm-d.ai/role"
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
@@ -96,6 +102,9 @@ ANNOTATION_RECONCILES: Final = f"{GROUP}/reconciles"
 LABEL_POINTS_TO_LEASE: Final = f"{GROUP}/points-to-lease"
 ANNOTATION_LEASE: Final = f"{GROUP}/lease"
 
+# Of the AtomDeployment of prefill pods: the request for decode pods that they go with.
+ANNOTATION_GOES_WITH: Final = f"{GROUP}/goes-with"
+
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
 
@@ -105,6 +114,8 @@ ANNOTATION_ASKED_AT: Final = f"{GROUP}/rollout-asked-at"
 ANNOTATION_DEADLINE: Final = f"{GROUP}/progress-deadline-seconds"
 # Of a workload: the replicas that had a place when its revision was first asked for.
 ANNOTATION_HAD_PLACE: Final = f"{GROUP}/replicas-with-a-place"
+
+GPU_HOST_GIB = 8  # of the host's memory, that a copy of the model on GPUs requests for itself
 
 
 class ConditionType(StrEnum):
@@ -122,8 +133,13 @@ class ConditionType(StrEnum):
     INTEGRATIONS_READY = "IntegrationsReady"
     ADAPTERS_READY = "AdaptersReady"
     CANARY_PROGRESSING = "CanaryProgressing"
+    SLO_MET = "SloMet"
+    STEPS_AS_PREDICTED = "StepsAsPredicted"
     DEVICES_HEALTHY = "DevicesHealthy"
     SUSPENDED = "Suspended"
+    PREFILL_READY = "PrefillReady"
+    DECODE_READY = "DecodeReady"
+    PAIR_COMPATIBLE = "PairCompatible"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
     READY = "Ready"
@@ -227,6 +243,17 @@ class Reason(StrEnum):
     PROMOTING = "Promoting"
     PROMOTED = "Promoted"
     CANARY_UNDONE = "CanaryUndone"
+    # SloMet
+    TARGETS_MET = "TargetsMet"
+    KV_CACHE_SHORT = "KVCacheShort"
+    SEQUENCES_SHORT = "SequencesShort"
+    COMPUTE_SHORT = "ComputeShort"
+    STEPS_TOO_LONG = "StepsTooLong"
+    NO_LATENCIES = "NoLatencies"
+    # StepsAsPredicted
+    MATCHES_TABLE = "MatchesTable"
+    STEPS_SLOWER = "StepsSlower"
+    STEPS_FASTER = "StepsFaster"
     # DevicesHealthy
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_IN_DOUBT = "DeviceInDoubt"
@@ -236,6 +263,13 @@ class Reason(StrEnum):
     POD_MOVED = "PodMoved"
     UNUSED_WEIGHTS_REMOVED = "UnusedWeightsRemoved"
     GROUP_GAVE_BACK = "GroupGaveBack"
+    # PrefillReady, DecodeReady and PairCompatible
+    ROLE_SERVES = "RoleServes"
+    PREFILL_NOT_READY = "PrefillNotReady"
+    DECODE_NOT_READY = "DecodeNotReady"
+    PREFILL_FAILED = "PrefillFailed"
+    SAME_REVISION = "SameRevision"
+    REVISIONS_DIFFER = "RevisionsDiffer"
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

@@ -174,12 +174,26 @@ ANY_ENGINE = Site(
 
 
 @dataclass(frozen=True, slots=True)
+class Slo:
+    """Targets of latency in seconds, None for no target, and the percentage of requests within
+    them."""
+
+    ttft_seconds: float | None
+    itl_seconds: float | None
+    percentile: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingTargets:
-    """Load per replica that an autoscaler aims at; concurrency is None without any plan."""
+    """Load per replica that an autoscaler aims at; None for a measure that does not count.
+    concurrency: unknown without any plan; concurrency, waiting: None if latencies decide instead;
+    slo: the latencies. The KV cache of pods that compute prompts for others is full of pages that
+    wait to be read, and is no measure."""
 
     concurrency: int | None
-    kv_usage_percent: int
-    waiting: int
+    kv_usage_percent: int | None
+    waiting: int | None
+    slo: Slo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +325,7 @@ class Integrations:
     network: NetworkAccess | None = None
     compile_cache_claim: str | None = None
     preflight: bool = False
+    slo: Slo | None = None
     missing: tuple[Missing, ...] = field(default=())
 
     @property

@@ -54,10 +54,14 @@ def _run(words: Sequence[str]) -> int:
         from atom_operator import plan_command
 
         return plan_command.run(options)
+    if options.command == "import":
+        from atom_operator import import_command
+
+        return import_command.run(options)
     if options.command == "advise":
         from atom_operator import advise_command
 
-        return advise_command.run(options)
+        return advise_command.run(options, _kubectl(options))
     if options.command == "completion":
         print(completion.script(options.shell), end="")
         return 0
@@ -91,7 +95,7 @@ def _complete(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from atom_operator import advise_command, plan_command
+    from atom_operator import advise_command, import_command, plan_command
     from atom_operator.plugin.commands import add_commands, add_global_flags
 
     parser = HintingParser(
@@ -104,6 +108,10 @@ def _parser() -> argparse.ArgumentParser:
         "plan", help="print what the operator would decide about a manifest, without a cluster"
     )
     plan_command.add_arguments(plan)
+    imported = commands.add_parser(
+        "import", help="translate another project's deployment into a manifest, with its plan"
+    )
+    import_command.add_arguments(imported)
     advice = commands.add_parser(
         "advise", help="say what to buy for a load, and how to run it, without a cluster"
     )

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from atom.sizing import KvTerm, ModelFacts, StateTerm, kv_terms, state_terms
+from atom_operator.api.v1alpha1.option_field import spec_path
 from atom_operator.domain import Accelerator, EngineOptions, ModelPlan, Plan
 from atom_operator.plan.capacity import (
     as_served,
@@ -35,6 +36,7 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
             "images",
             f"at most {vision.most_image_tokens:,} tokens each, in {facts.checkpoint.wrapper}",
         )
+        yield "images of requests", _image_memory(plan)
     elif facts.checkpoint.wrapper:
         yield "text model", f"{facts.architecture}, the text part of {facts.checkpoint.wrapper}"
     yield "weights", _weights(plan.engine, plan.accelerator, facts)
@@ -42,6 +44,16 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "KV of a token", _cache_term(term, plan.engine.tensor_parallel)
     for states in state_terms(facts, plan.engine.tensor_parallel):
         yield "state of a sequence", _state_term(states)
+
+
+def _image_memory(plan: Plan) -> str:
+    """Describe the host's memory that decoded images take."""
+    limit = plan.accelerator.memory_bytes if plan.accelerator.type == "cpu" else None
+    size_bytes = plan.engine.images.memory_bytes(limit)
+    return (
+        f"at most {size_text(size_bytes)} of the host's memory in the server, and as much in the "
+        f"engine ({spec_path('image_memory_mib')})"
+    )
 
 
 def terms(
@@ -75,7 +87,8 @@ def _weights(engine: EngineOptions, accelerator: Accelerator, facts: ModelFacts)
         + (" (whole on each)" if not part.sharded and engine.tensor_parallel > 1 else "")
         for part in sorted(parts, key=lambda part: -part.size_bytes)
     )
-    return f"{size_text(total)} per device in {_format(facts, stored)}: {listed}"
+    form = _format(as_served(facts, engine), stored)
+    return f"{size_text(total)} per device in {form}: {listed}"
 
 
 def _format(facts: ModelFacts, stored: int | None) -> str:
@@ -84,7 +97,8 @@ def _format(facts: ModelFacts, stored: int | None) -> str:
         return element
     scheme = facts.quantization
     bits = " and ".join(str(size) for size in sorted({each.bits for each in scheme.formats}))
-    return f"{scheme.method} ({bits} bits) and {element}"
+    told = f"{scheme.conversion}, {bits} bits" if scheme.conversion else f"{bits} bits"
+    return f"{scheme.method} ({told}) and {element}"
 
 
 def _state_term(term: StateTerm) -> str:

@@ -37,7 +37,13 @@ from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines, needs_of
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
-from atom_operator.reconcile.planning import ModelKnown, SpecLayers, Surroundings, consider
+from atom_operator.reconcile.planning import (
+    ModelKnown,
+    PlannedPair,
+    SpecLayers,
+    Surroundings,
+    consider,
+)
 from atom_operator.reconcile.profiles.fence import Namespace
 from atom_operator.reconcile.profiles.profile import Laid, lay, name_profile
 from atom_operator.served_schema.kubectl_yaml import read_documents
@@ -67,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="manifests with AtomDeployments and the ConfigMaps they refer to; - is stdin",
     )
+    add_surroundings(parser)
+    parser.add_argument("-o", "--output", choices=FORMATS, default="text", help="default: text")
+
+
+def add_surroundings(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the files that a plan takes into account."""
     parser.add_argument(
         "--nodes",
         metavar="FILE",
@@ -84,35 +96,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="AtomProfiles, and namespaces that name one: kubectl get atomprofiles,namespaces "
         "-o yaml > FILE; those in the manifests' own file count too",
     )
-    parser.add_argument("-o", "--output", choices=FORMATS, default="text", help="default: text")
 
 
 def run(options: argparse.Namespace) -> int:
     """Return 0 when everything can start, 1 when something cannot, 2 for files that cannot be used
     and for models of the hub of which nothing is known."""
     try:
-        manifests = _documents(options.filename)
-        fleet = _documents(options.nodes) if options.nodes else None
-        site = _site(options.values) if options.values else Site()
-        beside = [*manifests, *(_documents(options.profile) if options.profile else ())]
-        reports = [*_refused(beside), *_judged_reports(manifests, beside, fleet, site)]
-        if not reports:
+        found = reports(_documents(options.filename), options)
+        if not found:
             raise InputError(f"{options.filename} has no {constants.KIND}; give its manifest")
     except InputError as error:
         print(f"plan: {error}", file=sys.stderr)
         return 2
     if options.output != "text":
-        show_document([_as_json(report) for report in reports], options.output)
+        show_document([report_document(report) for report in found], options.output)
     else:
-        for number, report in enumerate(reports):
+        for number, report in enumerate(found):
             show([*([""] if number else []), *lines(report)])
-    unknown = [report for report in reports if _source_unknown(report)]
+    unknown = [report for report in found if _source_unknown(report)]
     for report in unknown:
         for part in wrapped(_not_planned(report), width()):
             print(part, file=sys.stderr)
     if any(_source_unknown(report).startswith(_HUB) for report in unknown):
         return 2
-    return 0 if all(report.can_start for report in reports) else 1
+    return 0 if all(report.can_start for report in found) else 1
+
+
+def reports(manifests: Sequence[Manifest], options: argparse.Namespace) -> list[PlanReport]:
+    """Return the reports of manifests in the surroundings of `add_surroundings`. Raises
+    `InputError`."""
+    fleet = _documents(options.nodes) if options.nodes else None
+    site = _site(options.values) if options.values else Site()
+    beside = [*manifests, *(_documents(options.profile) if options.profile else ())]
+    return [*_refused(beside), *_judged_reports(manifests, beside, fleet, site)]
 
 
 def _source_unknown(report: PlanReport) -> str:
@@ -172,17 +188,27 @@ def _reports(
     fleet: Sequence[Manifest] | None,
     site: Site,
 ) -> list[PlanReport]:
-    """Return the report, and that of its canary, which needs its places beside it."""
-    report = _report(manifest, manifests, fleet, site)
+    """Return the report, that of its prefill pods, and that of its canary; both need their places
+    beside it."""
+    report, pair = _report(manifest, manifests, fleet, site)
+    reports = [report]
+    if report.plan is not None and pair is not None:
+        report = replace(report, pair=pair.verdict.words)
+        supply = None
+        if fleet is not None:
+            supply = _supply(pair.prefill, pod_template(pair.prefill), fleet)
+        key = pair.prefill.identity.key
+        prefill = PlanReport(key, (), pair.prefill, supply, beside=report.plan)
+        reports = [report, prefill]
     raw = manifest.get("spec") or {}
     spec = parse_spec(raw)
     if isinstance(spec, tuple) or spec.canary is None or report.plan is None:
-        return [report]
+        return reports
     name = canary_name(report.key)
     metadata = {**manifest["metadata"], "name": name}
     canary = {"metadata": metadata, "spec": canary_spec(raw, spec)}
-    beside = _report(canary, manifests, fleet, site)
-    return [report, replace(beside, beside=report.plan)]
+    beside, _ = _report(canary, manifests, fleet, site)
+    return [*reports, replace(beside, beside=report.plan)]
 
 
 def _report(
@@ -190,11 +216,11 @@ def _report(
     manifests: Sequence[Manifest],
     fleet: Sequence[Manifest] | None,
     site: Site,
-) -> PlanReport:
+) -> tuple[PlanReport, PlannedPair | None]:
     key = _key(manifest)
     laid = _laid(manifest.get("spec") or {}, key.namespace, manifests, site)
     if isinstance(laid, tuple):
-        return PlanReport(key, laid)
+        return PlanReport(key, laid), None
     spec = laid.spec
     reference = spec.model.config_ref
     text = _config_text(manifests, reference.name, reference.key) if reference else None
@@ -211,9 +237,9 @@ def _report(
     considered = consider(Owner(key, ""), spec, around)
     plan = considered.plan
     if plan is None:
-        return PlanReport(key, considered.problems)
+        return PlanReport(key, considered.problems), None
     supply = None if fleet is None else _supply(plan, pod_template(plan), fleet)
-    return PlanReport(key, considered.problems, plan, supply)
+    return PlanReport(key, considered.problems, plan, supply), considered.pair
 
 
 def _laid(
@@ -249,7 +275,7 @@ def _devices(fleet: Sequence[Manifest]) -> DevicePicture:
     return device_picture(*(_of_kind(fleet, kind.kind) for kind in kinds))
 
 
-def _as_json(report: PlanReport) -> dict[str, Any]:
+def report_document(report: PlanReport) -> dict[str, Any]:
     """Return the operator's own plan.json and the parts of its sizes, the problems, or both."""
     result: dict[str, Any] = {**report.key._asdict(), "canStart": report.can_start}
     if report.problems:
@@ -258,6 +284,8 @@ def _as_json(report: PlanReport) -> dict[str, Any]:
         return result
     if report.beside is not None:
         result["together"] = needs_of(report.plan, report.beside)
+    if report.pair is not None:
+        result["disaggregation"] = report.pair
     plan = json.loads(plan_config_map(report.plan)["data"]["plan.json"])
     return {
         **result,

@@ -14,8 +14,10 @@ from atom_operator.constants import KIND, PROFILE_KIND
 from atom_operator.domain import (
     Accelerator,
     Capacity,
+    DiskTier,
     EngineOptions,
     FieldProblem,
+    KvTransfer,
     ObjectKey,
     Plan,
     PodsPlan,
@@ -23,7 +25,7 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Autoscaling
 from atom_operator.memory_bar import bar_lines, memory_parts
-from atom_operator.plan.capacity import tier_of
+from atom_operator.plan.capacity import files_of, tier_of
 from atom_operator.plan.room import placeable, shortage
 from atom_operator.plan_arithmetic import arithmetic
 from atom_operator.sizes import size_text
@@ -40,7 +42,8 @@ class PlanReport:
     problems: tuple[FieldProblem, ...] = ()
     plan: Plan | None = None
     supply: Supply | None = None
-    beside: Plan | None = None  # the plan of its origin, if this is a canary
+    beside: Plan | None = None  # the plan of its origin, if this is a canary or a prefill role
+    pair: str | None = None  # whether prefill and decode in separate pods pay
     kind: str = KIND
 
     @property
@@ -71,6 +74,8 @@ def lines(report: PlanReport) -> Iterator[str]:
         yield _row("it would need", "what follows, of an engine that runs it")
     for label, text in facts(report.plan):
         yield _row(label, text)
+    if report.pair is not None:
+        yield _row("separate pods", report.pair)
     if report.beside is not None:
         yield _row("with the other pods", needs_of(report.plan, report.beside))
     if report.supply is not None:
@@ -103,6 +108,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         if plan.model.location.image
         else plan.model.location.argument,
     )
+    if plan.engine.serving.transfer is not None:
+        yield "role", _role(plan, plan.engine.serving.transfer)
     if plan.integrations.frontend is not None:
         yield "frontend", _frontend(plan)
     if plan.engine.lora is not None:
@@ -113,8 +120,11 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
     if plan.engine.serving.sleep_idle_seconds is not None:
         yield "idle", _idle(plan.pods, plan.engine.serving.sleep_idle_seconds)
-    if plan.engine.serving.host_tier_bytes:
-        yield "KV tier", _tier(plan)
+    rule = plan.engine.serving.pages.host_rule
+    if plan.engine.serving.host_tier_bytes or rule is not None:
+        yield "KV tier", _tier(plan) if rule is None else f"{_tier(plan)} ({rule})"
+    if plan.engine.serving.disk_tier is not None:
+        yield "KV files", _files(plan, plan.engine.serving.disk_tier)
     yield "device", _device(plan.engine, plan.accelerator)
     if plan.engine.tensor_parallel > 1:
         yield "a copy's ranks", _ranks(plan.engine, plan.accelerator)
@@ -149,6 +159,17 @@ def _frontend(plan: Plan) -> str:
     )
 
 
+def _role(plan: Plan, transfer: KvTransfer) -> str:
+    """Describe the part of the pods, and the cache that the exchange of pages may hold."""
+    capacity = plan.capacity.capacity
+    held = (
+        f"; pages in transfer hold at most {capacity.kv_tokens // 2:,} tokens" if capacity else ""
+    )
+    if transfer.computes_prompts:
+        return f"prefill: these pods compute prompts for {transfer.decode_name}{held}"
+    return f"decode: these pods read the pages of prompts and answer{held}"
+
+
 def _tier(plan: Plan) -> str:
     size = f"{size_text(plan.engine.serving.host_tier_bytes)} of the host's memory in each pod"
     tier = None
@@ -162,9 +183,31 @@ def _tier(plan: Plan) -> str:
     return held if longest is None else f"{held}, {tokens // longest:,} sequences of full length"
 
 
+def _files(plan: Plan, tier: DiskTier) -> str:
+    where = (
+        "on each pod's node" if tier.claim is None else f"on claim {tier.claim}, of all its pods"
+    )
+    size = f"{size_text(tier.size_bytes)} {where}"
+    if plan.model.facts is None:
+        return f"{size}; its tokens are unknown, as the model is"
+    found = files_of(plan.model.facts, plan.engine, plan.accelerator)
+    assert found is not None, "there are files"
+    longest = plan.engine.model.max_model_len
+    held = f"{size} = {found.tokens:,} tokens"
+    return (
+        held if longest is None else f"{held}, {found.tokens // longest:,} sequences of full length"
+    )
+
+
 def _autoscaling(scaling: Autoscaling) -> str:
     targets = scaling.targets
-    load = [f"{targets.waiting:,} waiting", f"{targets.kv_usage_percent}% of the KV cache"]
+    load = []
+    if targets.waiting is not None:
+        load.append(f"{targets.waiting:,} waiting")
+    if targets.kv_usage_percent is not None:
+        load.append(f"{targets.kv_usage_percent}% of the KV cache")
+    if targets.slo is not None:
+        load.insert(0, "predicted latencies over spec.slo")
     if targets.concurrency is not None:
         load.insert(0, f"{targets.concurrency:,} running")
     bounds = f"{scaling.min_replicas} to {scaling.max_replicas} replicas by {scaling.method}"

@@ -7,7 +7,7 @@ that the reconciler made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from atom_operator.domain import (
@@ -36,6 +36,8 @@ class Preview:
     waiting: str | None = None  # the preparation before pods start
     elsewhere: Plan | None = None  # the plan for another engine, if only this one cannot run it
     canary: Preview | None = None
+    prefill: Preview | None = None  # of the pods that compute prompts for these
+    follows: str | None = None  # the change that comes before that of these pods
 
 
 def everything(preview: Preview) -> tuple[str, ...]:
@@ -46,7 +48,8 @@ def everything(preview: Preview) -> tuple[str, ...]:
     rows = [f"{label}: {text}" for label, text in facts(plan)]
     if preview.waiting is not None:
         rows.append(f"before pods start: {preview.waiting}")
-    return (*rows, *_places(plan, preview), *_changes(plan, preview), *_canary(plan, preview))
+    own = (*rows, *_places(plan, preview), *_changes(plan, preview))
+    return (*own, *_prefill(preview, everything), *_canary(plan, preview))
 
 
 def essentials(preview: Preview) -> tuple[str, ...]:
@@ -58,7 +61,19 @@ def essentials(preview: Preview) -> tuple[str, ...]:
     concerns = [] if verdict.fits == "True" else [f"fits: {verdict.fits}, {verdict.message}"]
     if shortage(preview.supply) if preview.supply else None:
         concerns.extend(_places(plan, preview))
-    return (*plan.spec.warnings, *concerns, *_changes(plan, preview), *_canary(plan, preview))
+    own = (*plan.spec.warnings, *concerns, *_changes(plan, preview))
+    return (*own, *_prefill(preview, essentials), *_canary(plan, preview))
+
+
+def _prefill(preview: Preview, tell: Callable[[Preview], tuple[str, ...]]) -> Iterator[str]:
+    """Yield the preview of the pods that compute prompts, and the needs of both roles."""
+    found = preview.prefill
+    if found is None:
+        return
+    for words in tell(found):
+        yield f"prefill: {words}"
+    if isinstance(found.after, Plan) and isinstance(preview.after, Plan):
+        yield f"prefill, with the decode pods: {needs_of(found.after, preview.after)}"
 
 
 def _canary(plan: Plan, preview: Preview) -> Iterator[str]:
@@ -148,6 +163,9 @@ def _rollout(plan: Plan, preview: Preview) -> Iterator[str]:
             yield "rollout: none; what runs goes on as it is"
         return
     if running is None or not running.desired or preview.revision is None:
+        return
+    if preview.follows is not None:
+        yield f"rollout: {preview.follows}; then every decode pod is replaced"
         return
     if running.revision == preview.revision:
         yield "rollout: none; no pod is restarted"

@@ -14,6 +14,7 @@ import time
 
 HOST, MODEL = sys.argv[1], sys.argv[2]
 PAUSE_SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0  # between a thread's requests
+QUESTION = sys.argv[4] if len(sys.argv) > 4 else "What is ATOM?"
 MAX_SECONDS, MAX_REQUESTS, THREADS = 400, 20_000, 2
 
 stop = threading.Event()
@@ -27,7 +28,7 @@ def ask(stream: bool) -> None:
     try:
         body = {
             "model": MODEL,
-            "messages": [{"role": "user", "content": "What is ATOM?"}],
+            "messages": [{"role": "user", "content": QUESTION}],
             "max_tokens": 24,
             "temperature": 0,
             "stream": stream,

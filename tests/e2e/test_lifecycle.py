@@ -14,16 +14,15 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.e2e.client_pod import start_client, stop_client
 from tests.support.operator.plugin import atom
 from tests.support.operator.status_shown import SHOWN_COLUMNS
 from tests.support.server.served_answers import Served, serve_conversations
-from tools.demo import SPECULATION, chat
+from tools.demo.steps import SPECULATION, chat
 from tools.kube import Kube, KubeError, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 
@@ -168,9 +167,10 @@ def test_rollout_to_speculation_fails_no_request_and_changes_no_answer(
 ) -> None:
     """Half a minute on two busy cores: two engines start one after the other."""
     answers = answered(kube)
-    start_client(kube, images)
+    start_client(kube, images, NAME)
     before = {pod["metadata"]["name"] for pod in engine_pods(kube)}
-    patch_spec(kube, engine={"maxModelLen": NEW_MAX_MODEL_LEN, **SPECULATION["engine"]})
+    engine = {"maxModelLen": NEW_MAX_MODEL_LEN, **SPECULATION["engine"]}
+    patch_spec(kube, engine=engine, rollout=HANDOVER)  # one rollout for the tests below as well
 
     def rolled_out() -> bool:
         pods = {pod["metadata"]["name"] for pod in engine_pods(kube)}
@@ -219,7 +219,7 @@ def test_acceptance_is_where_users_look(kube: Kube) -> None:
 def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Images) -> None:
     """Some twenty seconds: a rollout fails when its deadline of ten is past."""
     good = deployment(kube)["status"]["revision"]
-    start_client(kube, images)
+    start_client(kube, images, NAME)
     patch_spec(kube, engine={"image": "localhost/atom-none:0"}, rollout=FAILS_SOON)
 
     def rolled_back() -> bool:
@@ -236,7 +236,7 @@ def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Ima
 
 def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
     """Some twenty seconds: an engine ends once no request is sent to it, another starts."""
-    start_client(kube, images)
+    start_client(kube, images, NAME)
     kube.kubectl("scale", "atomd", NAME, "--replicas=1")
     wait_ready(kube, replicas=1)
     wait_until("the end of the other pod", lambda: len(all_pods(kube)) == 1, seconds=120)
@@ -266,6 +266,23 @@ def test_killed_engine_process_recovers(kube: Kube) -> None:
         assert "".join(chat(url, "What is ATOM?"))
 
 
+@pytest.fixture(scope="module")
+def two_serving(kube: Kube, images: Images) -> Iterator[None]:
+    """Two replicas that hand answers over; made here if no test before has made them, as in
+    `make test-all`."""
+    is_there = any(item["metadata"]["name"] == NAME for item in kube.get("atomd")["items"])
+    if not is_there:
+        kube.apply(demo_manifest(images))
+        engine = {"maxModelLen": NEW_MAX_MODEL_LEN, **SPECULATION["engine"]}
+        patch_spec(kube, replicas=2, engine=engine, rollout=HANDOVER)
+        wait_rolled_out(kube, replicas=2)
+    yield
+    if not is_there:
+        kube.kubectl("delete", "atomd", NAME, "--wait")
+
+
+@pytest.mark.whole  # one process of a worker is killed in test_workers, one pod is drained below
+@pytest.mark.usefixtures("two_serving")
 def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) -> None:
     """Its engines stand still but for moments, so that no answer ends before its pod does."""
     with kube.port_forward(f"service/{NAME}", 8000) as url:
@@ -289,13 +306,13 @@ def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) ->
         signal_engine(kube, other, "SIGCONT")
         assert [answer.result() for answer in answers] == [calm] * ASKED
         assert metric(url, "requests_continued_total") > 0
-    # With the change of the next test: one rollout for both.
-    patch_spec(kube, frontend=None, rollout=HANDOVER)
+    patch_spec(kube, frontend=None)
     wait_until("the Service leads to engines", lambda: not leads_to_frontend(kube), seconds=180)
     wait_rolled_out(kube, replicas=2)
 
 
-@pytest.mark.parametrize("goes", ["drained", "scaled away"])
+@pytest.mark.usefixtures("two_serving")
+@pytest.mark.parametrize("goes", ["drained", pytest.param("scaled away", marks=pytest.mark.whole)])
 def test_answers_go_on_at_another_pod_when_theirs_goes(kube: Kube, goes: str) -> None:
     """Engines stand still from the middle of the answers on, that of the pod that goes until the
     other pod has what it computed. A drain is an eviction through the API."""
@@ -342,50 +359,6 @@ def test_delete_leaves_nothing(kube: Kube) -> None:
 
 
 # ---- helpers ------------------------------------------------------------------------------------
-
-
-def start_client(kube: Kube, images: Images) -> None:
-    """Run tests/e2e/client.py in a pod of its own, and wait until it asks."""
-    kube.kubectl("delete", "pod", "client", "--ignore-not-found", "--wait")
-    script = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
-    config = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "client"},
-        "data": {"client.py": script},
-    }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "client"},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 60,
-            "containers": [
-                {
-                    "name": "client",
-                    "image": images.engine,
-                    "command": ["python3", "-u", "/client/client.py", NAME, NAME],
-                    "volumeMounts": [{"name": "script", "mountPath": "/client"}],
-                }
-            ],
-            "volumes": [{"name": "script", "configMap": {"name": "client"}}],
-        },
-    }
-    kube.apply(yaml.safe_dump_all([config, pod]))
-    wait_until("the client asks", lambda: "asking" in kube.kubectl("logs", "client"), seconds=60)
-
-
-def stop_client(kube: Kube) -> dict[str, Any]:
-    """End the client; what it saw."""
-    kube.kubectl("exec", "client", "--", "sh", "-c", "kill -TERM 1")
-    wait_until(
-        "the client's summary",
-        lambda: kube.get("pod", "client")["status"]["phase"] == "Succeeded",
-        seconds=90,
-    )
-    summary: dict[str, Any] = json.loads(kube.kubectl("logs", "client").splitlines()[-1])
-    return summary
 
 
 def answered(kube: Kube) -> list[Served]:

@@ -17,7 +17,7 @@ from devcluster import target
 from tests.support.cluster import hub_pod
 from tests.support.cluster.node_claim import node_claim, run_on_claim
 from tests.support.server.hub_server import COMMIT
-from tools.demo import chat
+from tools.demo.steps import chat
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 

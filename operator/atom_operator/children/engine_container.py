@@ -14,6 +14,11 @@ from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming, volumes
 from atom_operator.children.device_claim import devices_of_container
+from atom_operator.children.disaggregation.kv_transfer import (
+    transfer_arguments,
+    transfer_environment,
+    transfer_ports,
+)
 from atom_operator.children.endpoint_picker.cache_events import (
     event_arguments,
     event_environment,
@@ -42,7 +47,7 @@ COMMAND = ["python3", "-m", "atom.entrypoints.openai_server"]
 _STARTUP_PERIOD_SECONDS = {"cpu": 2, "amd": 10}
 # Host cores and GiB for each copy of the model: staging of weights, tokenisation, the server. No
 # memory limit: page cache of the weights would count against it.
-_GPU_HOST_CORES, _GPU_HOST_GIB = 2, 8
+_GPU_HOST_CORES = 2
 _CPU_REQUEST = "250m"
 
 
@@ -58,6 +63,7 @@ def engine_container(plan: Plan) -> dict[str, Any]:
             for name, number in {
                 constants.ENGINE_PORT_NAME: constants.ENGINE_PORT,
                 **event_ports(plan.engine, plan.integrations),
+                **transfer_ports(plan.engine),
             }.items()
         ],
         "env": _environment(plan),
@@ -108,6 +114,10 @@ def engine_args(plan: Plan) -> list[str]:
     tier_bytes = engine.serving.host_tier_bytes
     if tier_bytes:
         args.extend(["--kv-offloading-size", f"{tier_bytes / 2**30:.10g}"])
+    disk_tier = engine.serving.disk_tier
+    if disk_tier is not None:
+        args.extend(["--kv-disk-dir", volumes.KV_DISK_FOLDER])
+        args.extend(["--kv-disk-size", f"{disk_tier.size_bytes / 2**30:.10g}"])
     idle_seconds = engine.serving.sleep_idle_seconds
     if idle_seconds is not None:
         args.extend(["--enable-sleep-mode", "--sleep-idle-seconds", str(idle_seconds)])
@@ -123,8 +133,19 @@ def engine_args(plan: Plan) -> list[str]:
         *args,
         *group_arguments(plan.engine),
         *event_arguments(plan.engine, plan.integrations),
+        *transfer_arguments(plan.engine),
         *engine.serving.extra_args,
     ]
+
+
+def engine_line(plan: Plan) -> list[str]:
+    """Return the engine's command line with the values that variables of its group have in the
+    first pod."""
+    values = {
+        f"$({name})": str(source.get("value", "0"))
+        for name, source in group_environment(plan.engine).items()
+    }
+    return [values.get(word, word) for word in engine_args(plan)]
 
 
 def _words(pairs: list[tuple[str, object]]) -> list[str]:
@@ -169,6 +190,7 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
         _hub_token(plan.engine, plan.model.location)
         | bucket_environment(plan.model.location.bucket)
         | event_environment(plan.engine, plan.integrations)
+        | transfer_environment(plan.engine)
     )
     for variable in plan.engine.serving.env:
         rendered[variable["name"]] = dict(variable)
@@ -199,7 +221,7 @@ def _resources(engine: EngineOptions, accelerator: Accelerator, pods: PodsPlan) 
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
     copies = engine.copies_per_pod
-    gib = _GPU_HOST_GIB * copies + math.ceil(pods.host_bytes / 2**30)
+    gib = constants.GPU_HOST_GIB * copies + math.ceil(pods.host_bytes / 2**30)
     host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{gib}Gi"}
     devices, claims = devices_of_container(engine, accelerator)
     limits = {"limits": devices} if devices else {}

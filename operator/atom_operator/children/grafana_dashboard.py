@@ -140,8 +140,16 @@ def _tier_panels(of: Selector) -> list[_Panel]:
             "KV cache moved to and from tiers",
             "Bps",
             (
-                (f"sum(rate({load}[5m]))", "read"),
-                (f"sum(rate({store}[5m]))", "written"),
+                (f"sum(rate({load}[5m]))", "read from the host"),
+                (f"sum(rate({store}[5m]))", "written to the host"),
+                (
+                    f"sum(rate({of('atom:kv_offload_disk_load_bytes_total')}[5m]))",
+                    "read from files",
+                ),
+                (
+                    f"sum(rate({of('atom:kv_offload_disk_store_bytes_total')}[5m]))",
+                    "written to files",
+                ),
             ),
         ),
         (

@@ -10,8 +10,17 @@ from typing import Any, NamedTuple
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.autoscaling.latency_signal import latency_ratio
 from atom_operator.children.series import Selector, selector_of
-from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, Plan
+from atom_operator.domain import (
+    STEPS_FASTER,
+    STEPS_SLOWER,
+    EngineOptions,
+    Identity,
+    Manifest,
+    ObjectKey,
+    Plan,
+)
 from atom_operator.integration_values import Integrations, Labels, PodMonitoring
 from atom_operator.kinds import POD_MONITOR, PROMETHEUS_RULE
 
@@ -74,7 +83,11 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
     of = selector_of(plan.identity.key)
     what = f"{plan.identity.key.namespace}/{plan.identity.key.name}"
     base = plan.integrations.monitoring.runbooks
-    found = [*_outages(plan, of, what), *_overload(plan.engine, plan.integrations, of, what)]
+    found = [
+        *_outages(plan, of, what),
+        *_overload(plan.engine, plan.integrations, of, what),
+        *_speed(plan.integrations, of, what),
+    ]
     return [_alert(plan.identity.key, base, item) for item in found]
 
 
@@ -118,7 +131,8 @@ def _overload(
     engine: EngineOptions, integrations: Integrations, of: Selector, what: str
 ) -> list[_Alert]:
     scaling = integrations.autoscaling
-    waiting = scaling.targets.waiting if scaling else max(1, engine.scheduler.max_num_seqs // 10)
+    told = scaling.targets.waiting if scaling else None
+    waiting = told or max(1, engine.scheduler.max_num_seqs // 10)
     buckets = f"sum by (le) (rate({of('atom:time_to_first_token_seconds_bucket')}[5m]))"
     return [
         _Alert(
@@ -150,6 +164,30 @@ def _overload(
             f"first tokens of {what} take more than {_SLOW_FIRST_TOKEN_SECONDS} seconds (p95)",
         ),
     ]
+
+
+def _speed(integrations: Integrations, of: Selector, what: str) -> list[_Alert]:
+    ratio = of("atom:step_seconds_ratio")
+    found = [
+        _Alert(
+            "AtomStepsOffPrediction",
+            "warning",
+            "10m",
+            f"{ratio} > {STEPS_SLOWER:.3g} or {ratio} < {STEPS_FASTER:.3g}",
+            f"steps of a replica of {what} part by a third from what the card's table predicts",
+        )
+    ]
+    if integrations.slo is not None:
+        found.append(
+            _Alert(
+                "AtomSloMissed",
+                "warning",
+                "10m",
+                f"{latency_ratio(of, integrations.slo)} > 1",
+                f"requests of {what} would miss its targets of latency (spec.slo)",
+            )
+        )
+    return found
 
 
 def _alert(key: ObjectKey, base: str | None, alert: _Alert) -> dict[str, Any]:

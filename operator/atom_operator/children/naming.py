@@ -37,6 +37,11 @@ def canary_name(key: ObjectKey) -> str:
     return f"{key.name}-canary"
 
 
+def prefill_name(key: ObjectKey) -> str:
+    """Return the AtomDeployment of the pods that compute prompts for those of another one."""
+    return f"{key.name}-prefill"
+
+
 def picker_name(key: ObjectKey) -> str:
     """Return the name of every object of the endpoint picker that we run."""
     return f"{key.name}-picker"

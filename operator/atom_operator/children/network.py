@@ -11,6 +11,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.disaggregation.kv_transfer import transfer_port_rule
 from atom_operator.children.endpoint_picker.cache_events import event_ports
 from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, Plan
 from atom_operator.integration_values import Integrations, NetworkAccess
@@ -37,6 +38,15 @@ def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield _of_peers(naming.frontend_labels(plan.identity.key.name))
     if plan.engine.serving.handover:
         yield _of_peers(labels)
+    transfer = plan.engine.serving.transfer
+    if transfer is not None and transfer.decode_name is not None:
+        yield _of_peers(naming.frontend_labels(transfer.decode_name))
+        yield {
+            "from": [
+                {"podSelector": {"matchLabels": naming.selector_labels(transfer.decode_name)}}
+            ],
+            "ports": [transfer_port_rule(plan.engine)],
+        }
     if plan.engine.nodes > 1:  # ranks listen on ports that they choose
         yield {"from": [{"podSelector": {"matchLabels": labels}}]}
 

@@ -5,6 +5,8 @@ The order of a command line is part of a pod's template: a change of it replaces
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from atom.sizing.options.option import CrdField, Option
 from atom_operator.api.v1alpha1.engine import ENGINE_FIELDS
 from atom_operator.domain import EngineOptions
@@ -22,13 +24,15 @@ def stated_switches(engine: EngineOptions) -> list[str]:
     return [word for each in stated for word in _words(each, engine)]
 
 
-def changed_options(engine: EngineOptions) -> list[str]:
+def changed_options(engine: EngineOptions, names: Collection[str] | None = None) -> list[str]:
     """Return the other options that differ from the engine's default. An older image may not know
-    their flags."""
+    their flags. names: fields of spec.engine, the only ones that are returned; None for all."""
     changed = (
         each
-        for each in ENGINE_FIELDS.values()
-        if not _field(each).stated and engine.value(each) != each.default
+        for name, each in ENGINE_FIELDS.items()
+        if (names is None or name in names)
+        and not _field(each).stated
+        and engine.value(each) != each.default
     )
     return [word for each in changed for word in _words(each, engine)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from atom_operator.children import naming
 from atom_operator.children.accepted_spec import accepted_spec, revision_specs
 from atom_operator.children.autoscaling.autoscaler import autoscaler
-from atom_operator.children.beside_engines.frontend import frontend
+from atom_operator.children.beside_engines.frontend import frontend, workers_service
 from atom_operator.children.beside_engines.picker import endpoint_picker
 from atom_operator.children.canary import canary_deployment
 from atom_operator.children.config_map import (
@@ -114,6 +114,9 @@ def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
     selected = naming.serving_labels(plan)
     if asked.frontend is not None:
         yield from frontend(serving, asked.frontend)
+    transfer = plan.engine.serving.transfer
+    if transfer is not None and transfer.computes_prompts:
+        yield SERVICE, workers_service(plan)  # for the frontends of the decode pods
     if asked.picker_program is not None:
         yield from endpoint_picker(serving, asked.picker_program)
     if asked.endpoint_picker is not None:

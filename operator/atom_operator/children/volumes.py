@@ -10,9 +10,11 @@ from atom_operator.children.model_sources.model_image import image_mount, image_
 from atom_operator.constants import ADAPTERS_KEY, ENGINE_CONTAINER, MODELS_DIRECTORY
 from atom_operator.domain import (
     Accelerator,
+    DiskTier,
     EngineOptions,
     Manifest,
     ModelLocation,
+    ObjectKey,
     Plan,
     PodsPlan,
     SourceKind,
@@ -22,6 +24,7 @@ from atom_operator.integration_values import Integrations
 
 _CACHE = "/cache"
 _COMPILED = "/compile-cache"  # the folder of compiled kernels on a claim
+KV_DISK_FOLDER = "/kv-cache"  # the KV cache's files behind the host's memory
 _ADAPTERS_FOLDER = "/etc/atom/adapters"
 ADAPTERS_PATH = f"{_ADAPTERS_FOLDER}/{ADAPTERS_KEY}"
 _API_KEY_FOLDER, _API_KEY_FILE = "/etc/atom/api-key", "key"
@@ -86,6 +89,8 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         result.append(mount)
     if plan.integrations.compile_cache_claim is not None:
         result.append({"name": "compile-cache", "mountPath": _COMPILED})
+    if plan.engine.serving.disk_tier is not None:
+        result.append({"name": "kv-cache", "mountPath": KV_DISK_FOLDER})
     if plan.model.location.kind is SourceKind.CLAIM:
         result.append(
             {
@@ -129,7 +134,7 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
         result.append(_renewed("api-key", plan.engine.serving.api_key_secret, _API_KEY_FILE))
     if has_peers(plan.engine, plan.integrations):
         # As a folder, which the kubelet renews: each of its entries counts.
-        peers = {"secretName": naming.peers_name(plan.identity.key)}
+        peers = {"secretName": naming.peers_name(callers_key(plan))}
         result.append({"name": "peers", "secret": peers})
     token = adapters_token(plan.engine, plan.model.location)
     if token is not None:
@@ -137,6 +142,8 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     if plan.integrations.compile_cache_claim is not None:
         kept = {"claimName": plan.integrations.compile_cache_claim}
         result.append({"name": "compile-cache", "persistentVolumeClaim": kept})
+    if plan.engine.serving.disk_tier is not None:
+        result.append({"name": "kv-cache", **_kv_disk(plan.engine.serving.disk_tier)})
     if plan.model.location.kind is SourceKind.CLAIM:
         claim = {"claimName": plan.model.location.claim, "readOnly": True}
         result.append({"name": "models", "persistentVolumeClaim": claim})
@@ -152,9 +159,25 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     return result
 
 
+def _kv_disk(tier: DiskTier) -> dict[str, Any]:
+    """Return the source of the volume of the KV cache's files."""
+    if tier.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": tier.claim}}
+    return {"emptyDir": {"sizeLimit": memory_quantity(tier.node_limit_bytes)}}
+
+
+def callers_key(plan: Plan) -> ObjectKey:
+    """Return the AtomDeployment whose frontends send requests to these pods."""
+    key, transfer = plan.identity.key, plan.engine.serving.transfer
+    if transfer is None or transfer.decode_name is None:
+        return key
+    return ObjectKey(key.namespace, transfer.decode_name)
+
+
 def has_peers(engine: EngineOptions, integrations: Integrations) -> bool:
     """Return whether the engines' servers hand answers to each other."""
-    return engine.serving.handover or integrations.frontend is not None
+    is_asked = engine.serving.handover or engine.serving.transfer is not None
+    return is_asked or integrations.frontend is not None
 
 
 def peer_arguments(engine: EngineOptions, integrations: Integrations) -> list[str]:
@@ -179,11 +202,13 @@ def _renewed(name: str, secret: tuple[str, str], file: str) -> dict[str, Any]:
 
 
 def with_disk(pods: PodsPlan, template: Manifest) -> Manifest:
-    """Return the finished template with a request for the node's disk, if its caches are on that
-    disk and no request is stated: an overlay may have put them on a claim or in memory."""
+    """Return the finished template with a request for the node's disk, if its caches or the KV
+    cache's files are on that disk and no request is stated: an overlay may have put them on a claim
+    or in memory."""
     pod = template["spec"]
-    (cache,) = [item for item in pod.get("volumes") or () if item.get("name") == "cache"] or [{}]
-    on_disk = cache.get("emptyDir") is not None and not cache["emptyDir"].get("medium")
+    found = [item for item in pod.get("volumes") or () if item.get("name") in ("cache", "kv-cache")]
+    sources = [item["emptyDir"] for item in found if item.get("emptyDir") is not None]
+    on_disk = any(not source.get("medium") for source in sources)
     if pods.disk_bytes is None or not (on_disk or pods.disk_is_stated):
         return template
     asked = memory_quantity(pods.disk_bytes)

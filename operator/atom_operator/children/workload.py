@@ -13,6 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.device_claim import CLAIM, claim_template_name
+from atom_operator.children.disaggregation.kv_transfer import transfer_labels
 from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.engine_pod.preflight import preflight_container
@@ -255,7 +256,11 @@ def rendered_template(plan: Plan) -> Manifest:
         spec["tolerations"] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     if plan.accelerator.device_ids:
         spec["affinity"] = _product_affinity(plan.accelerator)
-    labels = {**naming.child_labels(plan.identity.key.name), **picked_labels(plan.integrations)}
+    labels = {
+        **naming.child_labels(plan.identity.key.name),
+        **picked_labels(plan.integrations),
+        **transfer_labels(plan.engine),
+    }
     return {"metadata": {"labels": labels}, "spec": spec}
 
 

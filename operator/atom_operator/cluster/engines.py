@@ -17,6 +17,7 @@ from atom_operator.domain import (
     DraftCounts,
     EngineHealth,
     EngineMetrics,
+    EngineOutlook,
     EngineView,
     Measured,
     Observed,
@@ -94,10 +95,17 @@ async def ask_drafts(metrics: MetricsReader, observed: Observed) -> DraftCounts 
 
 async def ask_sleep(metrics: MetricsReader, observed: Observed) -> SleepCounts | None:
     """Sum the sleep counts over pods that serve; None if none of them reports any."""
-    pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
-    found = await metrics.of(pods[:_MOST_ASKED_PODS])
+    found = await metrics.of(_asked(observed))
     told = [each.sleep for each in found if each.sleep is not None]
     return sum(told[1:], start=told[0]) if told else None
+
+
+async def ask_outlooks(metrics: MetricsReader, observed: Observed) -> dict[str, EngineOutlook]:
+    """Return the predictions of pods that serve, by name."""
+    asked = _asked(observed)
+    answers = await metrics.of(asked)
+    told = zip(asked, answers, strict=True)
+    return {pod.name: found.outlook for pod, found in told if found.outlook is not None}
 
 
 async def ask_adapters(
@@ -105,8 +113,7 @@ async def ask_adapters(
 ) -> dict[str, tuple[AdapterState, ...] | None]:
     """Return the adapter states of serving pods by name, of every revision, since callers reach all
     of them."""
-    pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
-    asked = pods[:_MOST_ASKED_PODS]
+    asked = _asked(observed)
     answers = await asyncio.gather(*(engines.adapters(str(pod.address)) for pod in asked))
     return {pod.name: answer for pod, answer in zip(asked, answers, strict=True)}
 
@@ -123,6 +130,12 @@ def _serving(observed: Observed, revision: str | None) -> list[PodState]:
     """Return the ready pods of a revision that have an address."""
     pods = _by_name(observed)
     return [pod for pod in pods if pod.ready and pod.address and pod.revision == revision]
+
+
+def _asked(observed: Observed) -> list[PodState]:
+    """Return the first pods that serve, of every revision."""
+    pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
+    return pods[:_MOST_ASKED_PODS]
 
 
 def _by_name(observed: Observed) -> list[PodState]:

@@ -33,11 +33,11 @@ class KnownDeployments:
 
     def read(self, manifest: Manifest) -> None:
         """Record the version that a reconcile has just read: whatever it is, it is the newest."""
-        self._known[_key(manifest)] = _Known(_version(manifest), _content(manifest))
+        self._known[ObjectKey.of(manifest)] = _Known(_version(manifest), _content(manifest))
 
     def reported(self, answer: Manifest) -> None:
         """Record the answer to our status: known as well, unless another field in it is new."""
-        known = self._known.get(_key(answer))
+        known = self._known.get(ObjectKey.of(answer))
         if known is not None and known.content == _content(answer):
             self.read(answer)
 
@@ -53,10 +53,6 @@ class KnownDeployments:
     def forget_all(self) -> None:
         """Forget everything at a new term: another replica may have reconciled since."""
         self._known.clear()
-
-
-def _key(manifest: Manifest) -> ObjectKey:
-    return ObjectKey(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
 
 
 def _version(manifest: Manifest) -> str:

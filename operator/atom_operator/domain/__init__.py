@@ -5,15 +5,22 @@ Frozen data only: no clients, no clocks, no decisions. One file per concept; imp
 
 from atom_operator.domain.device_findings import DeviceFindings, SickPod
 from atom_operator.domain.engines import (
+    STEPS_FASTER,
+    STEPS_SLOWER,
     AdapterState,
+    Buckets,
     DraftCounts,
     EngineHealth,
     EngineLoad,
     EngineMetrics,
+    EngineOutlook,
     EngineView,
+    Latencies,
     LoadProgress,
     Measured,
+    PartedSteps,
     RequestCounts,
+    SeenLatencies,
     SleepCounts,
 )
 from atom_operator.domain.objects import (
@@ -53,16 +60,20 @@ from atom_operator.domain.options import (
     Accelerator,
     Adapter,
     BucketAccess,
+    DiskTier,
     Download,
     EngineOptions,
     FieldProblem,
     JobOptions,
+    KvTransfer,
     LoraOptions,
     ModelImage,
     ModelLocation,
+    PageOptions,
     ServingOptions,
     SourceKind,
     SpeculativeOptions,
+    TransferRole,
 )
 from atom_operator.domain.plan import (
     EvidencePlan,
@@ -87,7 +98,12 @@ from atom_operator.domain.report import (
     ApplyReport,
     Refusal,
 )
-from atom_operator.domain.revision_in_force import RevisionInForce, Revisions
+from atom_operator.domain.revision_in_force import (
+    PrefillPhase,
+    PrefillState,
+    RevisionInForce,
+    Revisions,
+)
 from atom_operator.domain.rollout_state import (
     PodRevision,
     Rollback,
@@ -97,7 +113,7 @@ from atom_operator.domain.rollout_state import (
 )
 from atom_operator.domain.rollout_wait import RolloutWait
 from atom_operator.domain.routes import RouteCollision, RouteFindings
-from atom_operator.domain.spec_record import SpecRecord
+from atom_operator.domain.spec_record import SpecRecord, is_prefill
 from atom_operator.domain.successor import Successor
 from atom_operator.domain.supply import (
     Amount,
@@ -121,6 +137,8 @@ __all__ = [
     "POD",
     "SERVICE",
     "SERVICE_ACCOUNT",
+    "STEPS_FASTER",
+    "STEPS_SLOWER",
     "VOLUME",
     "VOLUME_CLAIM",
     "WORKLOAD_KINDS",
@@ -130,12 +148,14 @@ __all__ = [
     "Amount",
     "ApplyReport",
     "BucketAccess",
+    "Buckets",
     "Capacity",
     "CapacityVerdict",
     "ChildKey",
     "ConditionStatus",
     "DeploymentState",
     "DeviceFindings",
+    "DiskTier",
     "Download",
     "DraftCounts",
     "EndedPod",
@@ -143,6 +163,7 @@ __all__ = [
     "EngineLoad",
     "EngineMetrics",
     "EngineOptions",
+    "EngineOutlook",
     "EngineView",
     "Evidence",
     "EvidencePlan",
@@ -153,6 +174,8 @@ __all__ = [
     "InspectedConfig",
     "JobOptions",
     "Kind",
+    "KvTransfer",
+    "Latencies",
     "LeavingPod",
     "LoadProgress",
     "LoraOptions",
@@ -165,10 +188,14 @@ __all__ = [
     "ObjectKey",
     "Observed",
     "Owner",
+    "PageOptions",
+    "PartedSteps",
     "Plan",
     "PodRevision",
     "PodState",
     "PodsPlan",
+    "PrefillPhase",
+    "PrefillState",
     "Refusal",
     "RequestCounts",
     "RevisionInForce",
@@ -181,6 +208,7 @@ __all__ = [
     "RouteCollision",
     "RouteFindings",
     "ScalePlan",
+    "SeenLatencies",
     "ServingOptions",
     "SickPod",
     "SilentPod",
@@ -193,5 +221,7 @@ __all__ = [
     "Successor",
     "Supply",
     "Target",
+    "TransferRole",
+    "is_prefill",
     "runs_engines",
 ]

@@ -81,6 +81,56 @@ class RequestCounts:
     first_token_seconds: float = 0.0  # of all these together
 
 
+# Steps that part from the card's table by a third, either way.
+STEPS_SLOWER, STEPS_FASTER = 4 / 3, 3 / 4
+
+# Upper bounds in seconds, the last one infinity, and how many observations are at most that large.
+Buckets = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOutlook:
+    """Describe an engine's predictions, in seconds. limit: the resource that a first token waits
+    for; steps_ratio: of the last minute's steps to those of the card's table, None without one;
+    ttft, itl: latencies of its requests since it began."""
+
+    ttft_seconds: float
+    itl_seconds: float
+    limit: str
+    steps_ratio: float | None
+    ttft: Buckets
+    itl: Buckets
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLatencies:
+    """Hold the latencies of all pods' requests over some seconds."""
+
+    seconds: float
+    ttft: Buckets
+    itl: Buckets
+
+
+@dataclass(frozen=True, slots=True)
+class PartedSteps:
+    """Name the pod whose steps part most from the card's table, and since how many seconds."""
+
+    pod: str
+    ratio: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Hold the reports of the pods that serve. predicted: by pod; compared: pods whose steps have a
+    table; parted: None while no pod's steps part from it."""
+
+    predicted: tuple[tuple[str, EngineOutlook], ...] = ()
+    seen: SeenLatencies | None = None
+    compared: int = 0
+    parted: PartedSteps | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """Hold an engine's counters, each None if it does not report them."""
@@ -89,6 +139,7 @@ class EngineMetrics:
     load: EngineLoad | None = None
     requests: RequestCounts | None = None
     sleep: SleepCounts | None = None
+    outlook: EngineOutlook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +161,7 @@ class EngineView:
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
     drafts: DraftCounts | None = None  # of the pods of the latest revision, if it speculates
     sleep: SleepCounts | None = None  # of the pods that serve, if they sleep when they are idle
+    latencies: Latencies | None = None  # of the pods that serve, if they have targets
     # By pod that serves; None of one that does not report.
     adapters: Mapping[str, tuple[AdapterState, ...] | None] = field(default_factory=dict)
 

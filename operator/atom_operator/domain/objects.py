@@ -21,6 +21,11 @@ class ObjectKey(NamedTuple):
     namespace: str
     name: str
 
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> ObjectKey:
+        """Return the key of an AtomDeployment by its metadata."""
+        return cls(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+
 
 class Owner(NamedTuple):
     """Identify one AtomDeployment, distinct from a former one of the same name."""

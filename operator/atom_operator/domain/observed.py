@@ -198,10 +198,11 @@ class SilentPod:
 
 @dataclass(frozen=True, slots=True)
 class RefusedPods:
-    """Hold the newest refusal of pods, by Events about their makers."""
+    """Hold the newest refusals of pods and of their ResourceClaims, by Events."""
 
     words: str | None = None  # why pods are not made, by newer words than the workload's
     at: datetime | None = None  # None if no Event has a time
+    unclaimed: str | None = None  # why pods have no ResourceClaim, unless `words` report it
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from atom.sizing.options.execution import ExecutionOptions
 from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.model import ModelOptions
 from atom.sizing.options.option import Option
-from atom.sizing.options.parallelism import HealthOptions, ParallelOptions
+from atom.sizing.options.parallelism import EPLBFlags, ParallelOptions
 from atom.sizing.options.scheduling import SchedulerOptions
 from atom_operator.constants import Reason
 from atom_operator.domain.devices import DeviceClaim
@@ -129,12 +130,74 @@ class Adapter:
     path: str
 
 
+_SPARE_PARTS = 8  # of files that are written before others are removed, and of temporary files
+
+
+@dataclass(frozen=True, slots=True)
+class DiskTier:
+    """The KV cache's files behind the host's memory. claim: whose volume they are on; None for the
+    node's disk, with files of each pod."""
+
+    size_bytes: int
+    claim: str | None = None
+
+    @property
+    def node_limit_bytes(self) -> int:
+        """Return the bytes of the node's disk that a pod's files may take; 0 with a claim. The
+        kubelet evicts a pod that exceeds them, so they leave room for files that are removed a
+        moment later."""
+        return 0 if self.claim is not None else self.size_bytes + self.size_bytes // _SPARE_PARTS
+
+
+class TransferRole(StrEnum):
+    """The part of pods if prompts and answers are computed apart; named as in the labels of llm-d
+    and in the flag of the engine's roles."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvTransfer:
+    """The exchange of KV pages with the pods of the other role. decode_name: of prefill pods, the
+    AtomDeployment that they compute prompts for; transport: None for the fastest that both have;
+    least_tokens: of a prompt that is divided, None for the engine's default."""
+
+    role: TransferRole
+    decode_name: str | None = None
+    transport: str | None = None
+    least_tokens: int | None = None
+
+    @property
+    def computes_prompts(self) -> bool:
+        """Return whether the pods compute prompts for other pods."""
+        return self.role is TransferRole.PREFILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """State where KV pages go beside the device and the host's memory: into files, and to pods of
+    the other role. host_rule: why the host's memory has its size, if the operator chooses it; None
+    if the spec states it."""
+
+    disk_tier: DiskTier | None = None
+    host_rule: str | None = None
+    transfer: KvTransfer | None = None
+
+
+def argument_words(arguments: Iterable[str]) -> list[str]:
+    """Return the words of a command line, options and their values apart. Options have dashes,
+    also if the line has their other spelling, such as --enable_sleep_mode."""
+    words = [word for argument in arguments for word in argument.split("=")]
+    return [word.replace("_", "-") if word.startswith("--") else word for word in words]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
     """Configure the server in the pods, and its container. handover: open answers of an ending pod
     continue on another. pull_secrets: those that the spec names. api_key_secret: name and key.
     sleep_idle_seconds: without a request; None: it never sleeps. host_tier_bytes: of the KV cache's
-    tier in the host's memory, in each pod; 0 without one."""
+    tier in the host's memory, in each pod; 0 without one. pages: where else they go."""
 
     image: str
     served_name: str
@@ -146,11 +209,27 @@ class ServingOptions:
     api_key_secret: tuple[str, str] | None = None
     sleep_idle_seconds: int | None = None
     host_tier_bytes: int = 0
+    pages: PageOptions = field(default_factory=PageOptions)
+
+    @property
+    def disk_tier(self) -> DiskTier | None:
+        """Return the KV cache's files behind the host's memory, if there are any."""
+        return self.pages.disk_tier if self.host_tier_bytes else None
+
+    @property
+    def transfer(self) -> KvTransfer | None:
+        """Return the exchange of KV pages; None if pods compute both prompts and answers."""
+        return self.pages.transfer
 
     @property
     def argument_words(self) -> list[str]:
         """Return the spec's own arguments, options and their values apart."""
-        return [word for argument in self.extra_args for word in argument.split("=")]
+        return argument_words(self.extra_args)
+
+    @property
+    def may_sleep(self) -> bool:
+        """Return whether engines can sleep: automatically, or by a call."""
+        return self.sleep_idle_seconds is not None or "--enable-sleep-mode" in self.argument_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +248,7 @@ class SpeculativeOptions:
 class EngineOptions:
     """The engine's options with every default resolved; None leaves the choice to the engine.
 
-    model, scheduler, cache, execution, images, parallel and health are the engine's own parts.
+    model, scheduler, cache, execution, images, parallel and balance are the engine's own parts.
     nodes: over which a replica's devices are spread. lora: None if no adapters are served."""
 
     serving: ServingOptions
@@ -179,7 +258,7 @@ class EngineOptions:
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
     images: ImageOptions = field(default_factory=ImageOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
-    health: HealthOptions = field(default_factory=HealthOptions)
+    balance: EPLBFlags = field(default_factory=EPLBFlags)
     nodes: int = 1
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     lora: LoraOptions | None = None
@@ -188,7 +267,7 @@ class EngineOptions:
         """Return the value of an engine's option that a field of spec.engine sets."""
         parts = (
             *(self.model, self.scheduler, self.cache),
-            *(self.execution, self.images, self.parallel, self.health),
+            *(self.execution, self.images, self.parallel, self.balance),
         )
         part = next(each for each in parts if type(each) is option.part)
         return getattr(part, option.attribute)
@@ -196,8 +275,7 @@ class EngineOptions:
     @property
     def reads_images(self) -> bool:
         """Return whether engines load the image encoder of a model that has one."""
-        alone = "--language-model-only" in self.serving.argument_words
-        return self.images.reads_images and not alone and not self.execution.reproducible
+        return self.images.reads_images and not self.execution.reproducible
 
     @property
     def tensor_parallel(self) -> int:
@@ -223,7 +301,21 @@ class EngineOptions:
     def sharding(self) -> Sharding:
         """Return how a copy of the model is divided over devices."""
         sharing = self.data_parallel if self.shares_experts else 1
-        return Sharding(self.tensor_parallel, self.expert_parallel, sharing)
+        return Sharding(
+            self.tensor_parallel, self.expert_parallel, sharing, redundant=self.redundant_experts
+        )
+
+    @property
+    def redundant_experts(self) -> int:
+        """Return the second copies of experts that --eplb-config asks for."""
+        if not (self.shares_experts and self.balance.enable_eplb):
+            return 0
+        try:
+            asked = json.loads(self.balance.eplb_config or "{}")
+        except ValueError:  # which the engine refuses
+            return 0
+        count = asked.get("num_redundant_experts", 0) if isinstance(asked, dict) else 0
+        return max(0, count) if isinstance(count, int) else 0
 
     @property
     def devices(self) -> int:

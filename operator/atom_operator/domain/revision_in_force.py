@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from atom_operator.domain.plan import Plan
 from atom_operator.domain.rollout_state import PodRevision
@@ -24,6 +27,41 @@ class RevisionInForce:
     def served_names(self) -> tuple[str, ...]:
         """Return every name by which some pod serves the model, this revision's first."""
         return tuple(dict.fromkeys((self.plan.engine.serving.served_name, *self.also_served)))
+
+
+class PrefillPhase(StrEnum):
+    """Describe how far the prefill pods are."""
+
+    ROLLING = "Rolling"  # they start, or are replaced
+    COMPLETE = "Complete"  # all are of their spec, whether or not each is ready
+    STOPPED = "Stopped"  # they do not continue before something else changes
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillState:
+    """The AtomDeployment of the prefill pods, as its own status reports it.
+
+    spec: as it is stored; goes_with: the digest of the request for decode pods that it was written
+    for; words: its most important condition; is_ready: its condition Ready is True.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    goes_with: str | None
+    phase: PrefillPhase
+    words: str = ""
+    is_ready: bool = False
+    replicas: int = 0
+    ready_replicas: int = 0
+    revision: str | None = None
+
+    def is_ahead(self, decode_digest: str | None) -> bool:
+        """Return whether the decode pods, which were written for the request of this digest, are
+        to follow these pods."""
+        return self.phase is not PrefillPhase.STOPPED and self.goes_with not in (
+            None,
+            decode_digest,
+        )
 
 
 @dataclass(frozen=True, slots=True)

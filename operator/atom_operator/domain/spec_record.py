@@ -16,3 +16,9 @@ class SpecRecord:
     asked: Mapping[str, Any]
     profile: Profile | None = None  # that was laid below it
     image: str | None = None
+
+
+def is_prefill(raw: Mapping[str, Any]) -> bool:
+    """Return whether a stored spec is of prefill pods, which the operator writes."""
+    divided = raw.get("disaggregation")
+    return isinstance(divided, Mapping) and divided.get("prefillFor") is not None

@@ -56,7 +56,7 @@ class DeploymentEvent:
         seen = (found.get("status") or {}).get("observedGeneration")
         owner = (metadata.get("labels") or {}).get(constants.LABEL_DEPLOYMENT)
         return cls(
-            ObjectKey(metadata["namespace"], metadata["name"]),
+            ObjectKey.of(found),
             str(metadata.get("resourceVersion", "")),
             is_unreported=seen != metadata.get("generation"),
             owner=ObjectKey(metadata["namespace"], owner) if owner else None,

@@ -55,8 +55,8 @@ from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
-from atom_operator.reconcile.group_places import GroupPlaces
 from atom_operator.reconcile.memories import Memories
+from atom_operator.reconcile.nodes.group_places import GroupPlaces
 from atom_operator.reconcile.profiles.profile_status import ProfileStatuses
 from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.reconciler import Reconciler

@@ -64,7 +64,7 @@ class PageReader:
         laid = await with_profile(self._port, metadata["namespace"], raw, settings)
         if isinstance(laid, tuple):
             return None
-        owner = Owner(ObjectKey(metadata["namespace"], metadata["name"]), "")
+        owner = Owner(ObjectKey.of(manifest), "")
         around = Surroundings(
             settings.engine_images, nodes=nodes, site=settings.site, layers=SpecLayers(laid.profile)
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from atom.sizing.cards import CARDS, Precision
-from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
+from atom.sizing.cards import CARDS, PARTITIONS, Precision
+from atom_operator.api.v1alpha1.accelerator import AcceleratorSpec
 from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.domain import Accelerator
 from atom_operator.domain.devices import DeviceClaim
@@ -35,7 +35,7 @@ class Product:
 
     @property
     def multiplies_fp4(self) -> bool:
-        """Return whether it has instructions for that (gfx950)."""
+        """Return whether the product has instructions for products of FP4 (gfx950)."""
         card = CARDS.get(self.name)
         return card is not None and Precision.FP4 in card.flops
 
@@ -58,8 +58,6 @@ PRODUCTS = (
 _BY_NAME = {product.name: product for product in PRODUCTS}
 _BY_DEVICE_ID = {number: product for product in PRODUCTS for number in product.device_ids}
 
-# Logical devices that one GPU becomes in each compute partition mode.
-_PARTITIONS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
 _PARTITION_RESOURCE = re.compile(r"^amd\.com/((?:spx|dpx|qpx|cpx)_nps[124])$")
 
 
@@ -83,7 +81,7 @@ def partition_of_resource(resource: str) -> str | None:
 def partition_count(partition: str | None) -> int:
     """Return the number of logical devices of one GPU in a mode such as cpx_nps4; 1 for none and
     for an unknown one."""
-    return _PARTITIONS.get(partition.partition("_")[0], 1) if partition else 1
+    return PARTITIONS.get(partition.partition("_")[0], 1) if partition else 1
 
 
 def shares_memory(partition: str | None) -> bool:

@@ -50,6 +50,7 @@ from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import multiplies_fp4
 from atom_operator.plan.expert_heap import expert_heap_bytes
 from atom_operator.plan.learning import reserve_factor, total_factor
+from atom_operator.plan.loaded_form import as_loaded
 from atom_operator.plan.remedies import Misfit, remedies
 
 # The engine computes in float32 on a CPU, whatever the checkpoint has.
@@ -87,9 +88,9 @@ def judge_capacity(
     `site`: the abilities of its engines decide the possible remedies; `evidence`: of an engine of
     the same kind.
     """
-    facts = lookup.facts
-    if facts is None:
+    if lookup.facts is None:
         return CapacityVerdict("Unknown", lookup.reason, lookup.message)
+    facts = as_loaded(lookup.facts, options.model)
     if accelerator.memory_bytes is None:
         return CapacityVerdict(
             "Unknown",
@@ -146,7 +147,7 @@ def cache_layout(facts: ModelFacts, options: EngineOptions, accelerator: Acceler
 
 def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvElement:
     """Choose the cache's element; auto is the type that the model computes in."""
-    compute = KvElement(_compute_bytes(facts, accelerator))
+    compute = KvElement(_compute_bytes(as_loaded(facts, options.model), accelerator))
     return KV_ELEMENTS.get(options.cache.kv_cache_dtype, compute)
 
 
@@ -182,6 +183,7 @@ def held_parts(
     """Return a device's parts of the model and of its drafter, with the rotary tables by
     position."""
     stored, positions = stored_bytes(accelerator), longest(facts, options)
+    facts = as_loaded(facts, options.model)
     sharding = held_as(facts, options, accelerator)
     served = as_served(facts, options)
     parts = served.weight_parts(stored, sharding, loads_own_drafts(options))
@@ -198,8 +200,9 @@ def held_parts(
 
 
 def as_served(facts: ModelFacts, options: EngineOptions) -> ModelFacts:
-    """Return the facts of the model that engines load: without an image encoder that is not
-    used."""
+    """Return the facts of the model that engines load: in their form, and without an image encoder
+    that is not used."""
+    facts = as_loaded(facts, options.model)
     return facts if options.reads_images else facts.without_images
 
 
@@ -215,35 +218,58 @@ def _limits(facts: ModelFacts, options: EngineOptions) -> RunLimits:
 
 
 def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator) -> int:
-    """Return the bytes of a GPU pod's host memory that adapters, sleeping weights and a tier of the
-    KV cache take: a part of its memory request, so only facts that the spec itself settles
-    count."""
-    facts = lookup.facts
+    """Return the bytes of a GPU pod's host memory that adapters, sleeping weights, a tier of the
+    KV cache and images of requests take: a part of its memory request, so only facts that the spec
+    itself settles count."""
+    facts = lookup.facts if lookup.pinned else None
     if accelerator.type == "cpu":
         return 0
-    if facts is None or not lookup.pinned:
-        return options.serving.host_tier_bytes
+    of_pod = options.serving.host_tier_bytes + _request_image_bytes(facts, options)
+    if facts is None:
+        return of_pod
+    facts = as_loaded(facts, options.model)
     each = 0  # of its ranks
     if options.lora is not None:
         room = LoraRoom(options.lora.max_cpu_loras, options.lora.max_rank, options.lora.experts)
         each += lora_bytes(facts, room, _compute_bytes(facts, accelerator), options.sharding)
-    if options.serving.sleep_idle_seconds is not None:
+    if options.serving.may_sleep:
         parts = held_parts(facts, replace(options, lora=None), accelerator)
         each += sum(part.size_bytes for part in parts)
-    return each * options.devices_per_pod + options.serving.host_tier_bytes
+    return each * options.devices_per_pod + of_pod
+
+
+def _request_image_bytes(facts: ModelFacts | None, options: EngineOptions) -> int:
+    """Return the bytes of the decoded images of open requests in the server and the engine of a
+    pod. facts: None if the spec does not settle them; then those that the spec states count."""
+    reads = options.images.image_memory_mib is not None
+    if facts is not None:
+        reads = as_served(facts, options).vision is not None
+    return 2 * options.images.memory_bytes(None) if reads and options.reads_images else 0
 
 
 def tier_of(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> HostTier | None:
     """Return the tier of the KV cache of one copy of the model in a pod; None without one."""
     if not options.serving.host_tier_bytes:
         return None
-    return host_tier(
-        options.serving.host_tier_bytes // options.copies_per_pod,
-        cache_layout(facts, options, accelerator),
-        options.cache.block_size,
-        longest(facts, options),
-        options.tensor_parallel,
-    )
+    size_bytes = options.serving.host_tier_bytes // options.copies_per_pod
+    return _tier(facts, options, accelerator, size_bytes)
+
+
+def files_of(
+    facts: ModelFacts, options: EngineOptions, accelerator: Accelerator
+) -> HostTier | None:
+    """Return the tier of the KV cache's files behind the host's memory; None without them. All
+    copies share them."""
+    tier = options.serving.disk_tier
+    return None if tier is None else _tier(facts, options, accelerator, tier.size_bytes)
+
+
+def _tier(
+    facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, size_bytes: int
+) -> HostTier:
+    layout, block_size = cache_layout(facts, options, accelerator), options.cache.block_size
+    longest_tokens = longest(facts, options)
+    return host_tier(size_bytes, layout, block_size, longest_tokens, options.tensor_parallel)
 
 
 def _adapter_rooms(
@@ -275,13 +301,10 @@ def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator)
 
 def _without_aiter(options: EngineOptions) -> bool:
     """Return whether the spec's own arguments leave experts to another backend."""
-    words = options.serving.argument_words
-    for option, value, *more in zip(words, words[1:], [*words[2:], ""], strict=False):
-        if option == "--backend" and value not in ("auto", "aiter"):
-            return True
-        if option == "--op-backend" and value in ("experts", "prepare_experts"):
-            return more != ["aiter"]
-    return False
+    execution = options.execution
+    named = [execution.op_backends.get(name) for name in ("experts", "prepare_experts")]
+    chosen = {each for each in named if each is not None} or {execution.backend}
+    return not chosen <= {"auto", "aiter"}
 
 
 def _capacity(

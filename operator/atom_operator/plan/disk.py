@@ -7,7 +7,7 @@ The request is the expected use, so that a node is not filled; no limit is set.
 from __future__ import annotations
 
 from atom.sizing import ModelFacts
-from atom_operator.domain import ModelLocation, SourceKind
+from atom_operator.domain import DiskTier, ModelLocation, SourceKind
 
 _GIB = 1024**3
 # Kernels and graphs of a GPU's compilers; on a CPU next to nothing is compiled.
@@ -18,13 +18,19 @@ _UNKNOWN_DOWNLOAD_BYTES = 16 * _GIB
 
 
 def disk_bytes(
-    stated: int | None, model: ModelLocation, facts: ModelFacts | None, accelerator: str
+    stated: int | None,
+    model: ModelLocation,
+    facts: ModelFacts | None,
+    accelerator: str,
+    tier: DiskTier | None = None,
 ) -> int:
-    """Compute the disk bytes of one pod, rounded up to a GiB; `stated` wins."""
+    """Compute the disk bytes of one pod, rounded up to a GiB. `stated` wins over all but the KV
+    cache's files."""
+    files = 0 if tier is None else tier.node_limit_bytes
     if stated is not None:
-        return stated
+        return stated + files
     total = _COMPILED_BYTES[accelerator]
     if model.kind in (SourceKind.HUB, SourceKind.BUCKET):
         weights = facts.weight_bytes(with_mtp=True) if facts else _UNKNOWN_DOWNLOAD_BYTES
         total += weights * _DOWNLOAD_PERCENT // 100
-    return -(-total // _GIB) * _GIB
+    return -(-(total + files) // _GIB) * _GIB

@@ -8,7 +8,6 @@ that left it out would promise a cache that does not fit.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 from atom_operator.domain.options import EngineOptions
 
@@ -22,17 +21,10 @@ _SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 def expert_heap_bytes(options: EngineOptions) -> int:
     """Return the bytes of a device; 0 where experts' tokens go another way, or stay on their
     rank."""
-    if not options.shares_experts or not _chooses_mori(options):
+    if not options.shares_experts or options.parallel.expert_exchange != "mori":
         return 0
     said = [entry.get("value") for entry in options.serving.env if entry.get("name") == _VARIABLE]
     match = _SIZE.fullmatch(str(said[-1]).strip()) if said else None
     if match is None:  # nothing that can be read here: another object's value, or MORI's own error
         return _DEFAULT_BYTES
     return int(match[1]) * _UNITS[match[2].lower()]
-
-
-def _chooses_mori(options: EngineOptions) -> bool:
-    """Return whether the last `--expert-exchange` chooses mori, in one word or in two."""
-    words = pairwise(options.serving.argument_words)
-    chosen = [value for option, value in words if option == "--expert-exchange"]
-    return bool(chosen) and chosen[-1] == "mori"

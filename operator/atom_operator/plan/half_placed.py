@@ -3,7 +3,7 @@
 Pure. Neither of two such groups can begin while each holds what the other needs, so one gives its
 pods back: the one of lower priority, then of an older revision, then the younger one. A group that
 serves or that loads never does, nor one whose pods a quota holds back. Called by
-reconcile/group_places.py, which evicts.
+reconcile/nodes/group_places.py, which evicts.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ engine whose model was not the planned one teach nothing.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 
 from atom_operator.domain import (
@@ -53,9 +54,24 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         *(["lora experts"] if options.lora and options.lora.experts else []),
         *([options.speculative.model] if options.speculative.model else []),
         *([f"tier{options.serving.host_tier_bytes}"] if _holds_tier(options, accelerator) else []),
+        *_loaded_form(options),
         *([f"lora{lora.max_loras}x{lora.max_rank}"] if (lora := options.lora) else []),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _loaded_form(options: EngineOptions) -> list[str]:
+    """Return the form of the weights, if it is not the checkpoint's."""
+    model, form = options.model, []
+    if model.dtype != "auto":
+        form.append(f"dtype {model.dtype}")
+    if model.quantization is not None:
+        form.append(f"stored as {model.quantization}")
+    if model.online_quant_config is not None:
+        form.append(f"stored as {json.dumps(model.online_quant_config, sort_keys=True)}")
+    if options.redundant_experts:
+        form.append(f"{options.redundant_experts} redundant experts")
+    return form
 
 
 def _holds_tier(options: EngineOptions, accelerator: Accelerator) -> bool:

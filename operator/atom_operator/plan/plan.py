@@ -108,7 +108,9 @@ def _pods(
         template=spec.template,
         template_removed=tuple(spec.template_remove or ()),
         user_id=findings.site.user_id,
-        disk_bytes=disk_bytes(stated_bytes, model, facts, accelerator.type),
+        disk_bytes=disk_bytes(
+            stated_bytes, model, facts, accelerator.type, options.serving.disk_tier
+        ),
         disk_is_stated=stated is not None,
         host_bytes=host_memory_bytes(findings.lookup, options, accelerator),
         jobs=JobOptions(spec.jobs.template, spec.jobs.active_deadline_seconds),

@@ -6,6 +6,7 @@ tensor-parallel size) is information and is marked as such.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -138,20 +139,30 @@ def _fewer_adapters(misfit: Misfit, fits: Fits) -> Iterator[str]:
 def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:
     options, cache = misfit.options, misfit.options.cache
     first = int(cache.gpu_memory_utilization * 100) + 1
-    for percent in range(first, _MOST_UTILIZATION_PERCENT + 1):
+
+    def is_enough(percent: int) -> bool:
         changed = replace(options, cache=replace(cache, gpu_memory_utilization=percent / 100))
-        if fits(changed, misfit.memory_bytes, misfit.facts):
-            yield f"raise {spec_path('gpu_memory_utilization')} to at least {percent / 100:g}"
-            return
+        return fits(changed, misfit.memory_bytes, misfit.facts)
+
+    percent = _least(range(first, _MOST_UTILIZATION_PERCENT + 1), is_enough)
+    if percent is not None:
+        yield f"raise {spec_path('gpu_memory_utilization')} to at least {percent / 100:g}"
 
 
 def _more_host_memory(misfit: Misfit, fits: Fits) -> Iterator[str]:
     start = misfit.memory_bytes // _MEMORY_STEP_BYTES
-    for step in range(start + 1, start + 1 + _MOST_MEMORY_STEPS):
-        if fits(misfit.options, step * _MEMORY_STEP_BYTES, misfit.facts):
-            quantity = memory_quantity(step * _MEMORY_STEP_BYTES)
-            yield f"raise spec.accelerator.memory to at least {quantity}"
-            return
+    steps = range(start + 1, start + 1 + _MOST_MEMORY_STEPS)
+    step = _least(steps, lambda step: fits(misfit.options, step * _MEMORY_STEP_BYTES, misfit.facts))
+    if step is not None:
+        quantity = memory_quantity(step * _MEMORY_STEP_BYTES)
+        yield f"raise spec.accelerator.memory to at least {quantity}"
+
+
+def _least(values: range, is_enough: Callable[[int], bool]) -> int | None:
+    """Return the first value that is enough, of which every later one is too; None if none is. By
+    halves: a plan is computed for each that is tried, and an admission review waits for it."""
+    at = bisect_left(values, True, key=is_enough)
+    return values[at] if at < len(values) else None
 
 
 def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:

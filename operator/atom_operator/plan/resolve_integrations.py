@@ -14,6 +14,7 @@ from atom_operator.api.v1alpha1.integration_fields import (
     AutoscalingSpec,
     GatewaySpec,
     MonitoringSpec,
+    SloSpec,
 )
 from atom_operator.constants import PICKER_PORT
 from atom_operator.domain import Capacity, EngineOptions
@@ -27,7 +28,9 @@ from atom_operator.integration_values import (
     Monitoring,
     NetworkAccess,
     PodMonitoring,
+    ScalingTargets,
     Site,
+    Slo,
 )
 from atom_operator.kinds import (
     ATOM_DEPLOYMENT,
@@ -44,10 +47,12 @@ from atom_operator.kinds import (
     SCALED_OBJECT,
     Kind,
 )
-from atom_operator.plan.scaling import scaling_targets
+from atom_operator.plan.scaling import scaling_targets, targets_of_role
 
 _SCRAPE_INTERVAL = "15s"
 _COOLDOWN_SECONDS = 300
+_SLO_PERCENTILE = 90
+_SECONDS = {"ms": 1e-3, "s": 1.0}
 _FRONTEND_REPLICAS = 2  # of which one may die
 _FRONTEND_MEMORY = "1Gi"
 _Peers = tuple[Mapping[str, Any], ...]
@@ -88,6 +93,8 @@ def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
         yield PROMETHEUS_RULE, "spec.monitoring.alerts"
     if spec.canary:
         yield ATOM_DEPLOYMENT, "spec.canary"
+    if spec.disaggregation and spec.disaggregation.prefill:
+        yield ATOM_DEPLOYMENT, "spec.disaggregation"
     if spec.accelerator.claim:
         yield RESOURCE_CLAIM_TEMPLATE, "spec.accelerator.claim"
     if spec.network_policy:
@@ -107,8 +114,14 @@ def resolve_integrations(
     cache, scaling = spec.cache.compile, spec.autoscaling
     if scaling is not None and not scaling.moves_replicas:
         scaling = None
+    slo = targets_of_role(_slo(spec.slo), options.serving.transfer)
+    autoscaling = None
+    if scaling is not None:
+        autoscaling = _autoscaling(
+            scaling, scaling_targets(scaling, options, capacity, slo), served, site
+        )
     return Integrations(
-        autoscaling=_autoscaling(scaling, options, capacity, served, site) if scaling else None,
+        autoscaling=autoscaling,
         endpoint_picker=_endpoint_picker(gateway, site) if INFERENCE_POOL in served else None,
         frontend=_frontend(spec),
         http_route=_http_route(gateway) if HTTP_ROUTE in served else None,
@@ -116,6 +129,7 @@ def resolve_integrations(
         network=_network(spec, site),
         compile_cache_claim=cache.claim if cache else None,
         preflight=spec.accelerator.type == "amd" and bool(spec.accelerator.preflight),
+        slo=slo,
         missing=_missing(spec, served),
     )
 
@@ -138,11 +152,7 @@ def scaling_method(asked: AutoscalingSpec, served: Set[Kind]) -> Literal["KEDA",
 
 
 def _autoscaling(
-    asked: AutoscalingSpec,
-    options: EngineOptions,
-    capacity: Capacity | None,
-    served: Set[Kind],
-    site: Site,
+    asked: AutoscalingSpec, targets: ScalingTargets, served: Set[Kind], site: Site
 ) -> Autoscaling:
     prometheus = asked.prometheus
     login = prometheus.authentication_ref if prometheus else None
@@ -152,12 +162,27 @@ def _autoscaling(
         min_replicas=asked.fewest,
         max_replicas=asked.max_replicas,
         pending_replicas=asked.pending_replicas,
-        targets=scaling_targets(asked, options, capacity),
+        targets=targets,
         cooldown_seconds=_COOLDOWN_SECONDS if cooldown is None else cooldown,
         activation_query=asked.activation_query,
         prometheus_address=prometheus.server_address if prometheus else site.addresses.prometheus,
         authentication=(login.kind or "TriggerAuthentication", login.name) if login else None,
     )
+
+
+def _slo(asked: SloSpec | None) -> Slo | None:
+    if asked is None:
+        return None
+    percentile = asked.percentile or _SLO_PERCENTILE
+    return Slo(_latency_seconds(asked.ttft), _latency_seconds(asked.itl), percentile)
+
+
+def _latency_seconds(text: str | None) -> float | None:
+    """Read a latency of the schema's pattern."""
+    if text is None:
+        return None
+    unit = "ms" if text.endswith("ms") else "s"
+    return int(text.removesuffix(unit)) * _SECONDS[unit]
 
 
 def _endpoint_picker(gateway: GatewaySpec, site: Site) -> EndpointPicker | None:

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Observed, Plan, Supply
-from atom_operator.integration_values import ReplicaLimit, ScalingTargets
+from atom_operator.domain.options import KvTransfer
+from atom_operator.integration_values import ReplicaLimit, ScalingTargets, Slo
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from atom_operator.plan.room import bounded_by, needed_text, places_with_ours
 
@@ -21,11 +22,38 @@ _TARGET_PERCENT = 80
 _NAMED_NODES = 8
 
 
+def targets_of_role(slo: Slo | None, transfer: KvTransfer | None) -> Slo | None:
+    """Return the targets that pods of a role decide: prefill pods the time to a first token, decode
+    pods the time between two tokens. None if no target is left; all of undivided pods."""
+    if slo is None or transfer is None:
+        return slo
+    if transfer.computes_prompts:
+        own = replace(slo, itl_seconds=None)
+    else:
+        own = replace(slo, ttft_seconds=None)
+    return own if own.ttft_seconds is not None or own.itl_seconds is not None else None
+
+
 def scaling_targets(
-    asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity | None
+    asked: AutoscalingSpec,
+    options: EngineOptions,
+    capacity: Capacity | None,
+    slo: Slo | None = None,
 ) -> ScalingTargets:
     """Return the scaling targets; requested values win. Without capacity (no plan, no measurement)
-    only shares are known."""
+    only shares are known. slo: latencies that take the place of the numbers of requests, of the
+    pods' role (`targets_of_role`)."""
+    transfer = options.serving.transfer
+    if transfer is not None and transfer.computes_prompts:
+        return _prefill_targets(asked, options, slo)
+    usage = asked.target_kv_usage_percent or _TARGET_PERCENT
+    if slo is not None:
+        return ScalingTargets(
+            concurrency=asked.target_concurrency,
+            kv_usage_percent=usage,
+            waiting=asked.target_waiting_requests,
+            slo=slo,
+        )
     concurrency = asked.target_concurrency
     if concurrency is None and capacity is not None:
         held = sequences_held(asked, options, capacity)
@@ -33,9 +61,27 @@ def scaling_targets(
     waiting = max(1, (concurrency or 10) // 10)
     return ScalingTargets(
         concurrency=concurrency,
-        kv_usage_percent=asked.target_kv_usage_percent or _TARGET_PERCENT,
+        kv_usage_percent=usage,
         waiting=asked.target_waiting_requests or waiting,
     )
+
+
+def _prefill_targets(
+    asked: AutoscalingSpec, options: EngineOptions, slo: Slo | None
+) -> ScalingTargets:
+    """Return the targets of pods that compute prompts for others: the time to a first token, or the
+    prompts that wait."""
+    waiting = asked.target_waiting_requests
+    if waiting is None and slo is None:
+        waiting = _prompts(asked, options)
+    return ScalingTargets(None, None, waiting, slo)
+
+
+def _prompts(asked: AutoscalingSpec, options: EngineOptions) -> int:
+    """Return how many typical prompts one step computes: with more waiting, a prompt waits for a
+    step that it is no part of."""
+    tokens = asked.typical_context_tokens or _TYPICAL_CONTEXT_TOKENS
+    return max(1, options.scheduler.max_num_batched_tokens // tokens)
 
 
 def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity) -> int:

@@ -19,7 +19,7 @@ from atom_operator.domain.profile import Profile
 # listed here counts, which costs at most an unneeded rollout.
 NOT_OF_PODS = (
     *("replicas", "suspend", "adapters", "autoscaling", "gateway", "monitoring", "networkPolicy"),
-    "canary",
+    *("canary", "slo"),
     *("frontend", "jobs", "objects", "profile"),
 )
 NOT_OF_PODS_IN_ROLLOUT = (
@@ -42,6 +42,8 @@ def spec_digest(
         asked["gateway"] = {"prefixAware": True}  # the one thing there that pods notice
     if spec.frontend is not None:
         asked["frontend"] = True  # pods take answers over from it, by a secret that they mount
+    if spec.disaggregation is not None:
+        asked["disaggregation"] = _role(asked["disaggregation"])
     if spec.autoscaling is not None and spec.autoscaling.idle is not None:
         idle = {"idle": spec.autoscaling.idle, "idleSeconds": spec.autoscaling.idle_seconds}
         asked["autoscaling"] = idle  # for the same reason
@@ -53,9 +55,18 @@ def spec_digest(
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _role(divided: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of spec.disaggregation that the pods of a role notice; the fields in which
+    decode pods differ from the rest of the spec are in that already."""
+    role = "prefill" if divided.get("prefillFor") is not None else "decode"
+    return {"role": role, **_only(divided, ("transport",))}
+
+
 # --- the spec that is carried out -----------------------------------------------------------------
 
 _IDLE = ("idle", "idleSeconds")  # of autoscaling: pods get their idle time
+_OF_REQUESTS = ("decide", "traffic")  # of disaggregation
+_NUMBERS = ("replicas", "autoscaling")  # of a role
 
 
 def spec_in_force(newest: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +84,8 @@ def spec_in_force(newest: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[st
     }
     merged["autoscaling"] = _autoscaling(newest.get("autoscaling"), pods.get("autoscaling"))
     merged["frontend"] = _frontend(newest.get("frontend"), pods.get("frontend"))
+    if merged.get("disaggregation") is not None:
+        merged["disaggregation"] = _roles(newest.get("disaggregation"), pods["disaggregation"])
     for name in ("rollout", "gateway", "autoscaling"):
         if not merged[name]:
             del merged[name]
@@ -89,6 +102,20 @@ def _autoscaling(newest: Mapping[str, Any] | None, pods: Mapping[str, Any] | Non
         fewest = (pods or {}).get("minReplicas", 1)
         return {"minReplicas": fewest, "maxReplicas": max(1, fewest), **idle}
     return {**_without(newest, _IDLE), **idle} if newest is not None else None
+
+
+def _roles(newest: Mapping[str, Any] | None, pods: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the roles of the pods with the newest numbers of replicas, and the newest choice of
+    the requests that are divided."""
+    if newest is None:
+        return dict(pods)
+    merged = {**_without(pods, _OF_REQUESTS), **_only(newest, _OF_REQUESTS)}
+    for role in ("prefill", "decode"):
+        own, asked = pods.get(role), newest.get(role)
+        fields = {**_without(own, _NUMBERS), **_only(asked, _NUMBERS)}
+        if own is not None or fields:
+            merged[role] = fields
+    return merged
 
 
 def _frontend(newest: Any, pods: Any) -> Any:

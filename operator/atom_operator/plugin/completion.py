@@ -71,7 +71,13 @@ def complete(parser: argparse.ArgumentParser, words: Sequence[str], names: Names
                     yield _described(option, action.help)
     else:
         yield from _positional(here, used, current, names)
-    yield NO_FILES
+    yield FILES if _takes_file(here, used) and not current.startswith("-") else NO_FILES
+
+
+def _takes_file(parser: argparse.ArgumentParser, used: int) -> bool:
+    """Return whether the next word of a command is a file."""
+    wanted = [item for item in _actions(parser) if not item.option_strings]
+    return used < len(wanted) and wanted[used].metavar == "FILE"
 
 
 def _parser_of(
@@ -136,7 +142,7 @@ def _positional(
                 yield _described(choice.dest, choice.help)
         return
     wanted = [item for item in _actions(parser) if not item.option_strings]
-    if used >= len(wanted):
+    if used >= len(wanted) or _takes_file(parser, used):
         return
     if wanted[used].choices is not None:
         found: Sequence[str] = [str(item) for item in wanted[used].choices or ()]

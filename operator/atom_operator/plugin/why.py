@@ -91,6 +91,8 @@ _OF_CONDITIONS = (
     "Progressing",
     "Degraded",
     "CapacityLimited",
+    "SloMet",
+    "StepsAsPredicted",
 )
 _BAD_IF_TRUE = ("Degraded", "CapacityLimited")
 

@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterator
 
 from atom_operator.domain import (
+    Buckets,
     DraftCounts,
     EngineLoad,
     EngineMetrics,
+    EngineOutlook,
     RequestCounts,
     SleepCounts,
 )
@@ -23,6 +25,9 @@ _MOST_SAMPLES = 20_000  # of ours; an engine has a few hundred
 _DRAFTS = "spec_decode_num_{}_total"
 _FINISHED = "requests_finished_total"
 _FIRST_TOKENS = "time_to_first_token_seconds"
+_NEXT_TOKENS = "inter_token_latency_seconds"
+_HISTOGRAMS = {f"{name}_bucket": name for name in (_FIRST_TOKENS, _NEXT_TOKENS)}
+_LIMIT = "predicted_ttft_limit"
 _CLIENT_LEFT, _FAILED = "abort", "error"  # of finish reasons
 
 
@@ -35,8 +40,10 @@ def parse_metrics(body: bytes) -> EngineMetrics:
     try:
         found = _Samples(body.decode())
     except UnicodeDecodeError:
-        return EngineMetrics(None, None, None, None)
-    return EngineMetrics(_drafts(found), _load(found), _requests(found), _sleep(found))
+        return EngineMetrics()
+    return EngineMetrics(
+        _drafts(found), _load(found), _requests(found), _sleep(found), _outlook(found)
+    )
 
 
 class _Samples:
@@ -46,6 +53,8 @@ class _Samples:
         self._values: dict[str, float] = {}
         self.finished: dict[str, float] = {}
         self.block_size: str | None = None
+        self.limit = ""
+        self.buckets: dict[str, dict[float, float]] = {}
         for number, (name, labels, value) in enumerate(_samples(text)):
             if number >= _MOST_SAMPLES:
                 break
@@ -53,8 +62,29 @@ class _Samples:
             if name == _FINISHED:
                 reason = _label(labels, "finished_reason")
                 self.finished[reason] = self.finished.get(reason, 0.0) + value
+            elif name in _HISTOGRAMS:
+                self._add_bucket(_HISTOGRAMS[name], _label(labels, "le"), value)
+            elif name == _LIMIT and value == 1:
+                self.limit = _label(labels, "resource")
             elif name == "cache_config_info" and self.block_size is None:
                 self.block_size = _label(labels, "block_size")
+
+    def _add_bucket(self, name: str, bound: str, value: float) -> None:
+        try:
+            limit = float(bound)
+        except ValueError:
+            return
+        found = self.buckets.setdefault(name, {})
+        if not math.isnan(limit):
+            found[limit] = found.get(limit, 0.0) + value
+
+    def histogram(self, name: str) -> Buckets:
+        """Return the buckets by rising bounds; empty for one that no engine would report."""
+        found = tuple(sorted(self.buckets.get(name, {}).items()))
+        counts = [count for _, count in found]
+        sound = bool(found) and math.isinf(found[-1][0]) and counts == sorted(counts)
+        finite = all(math.isfinite(count) and count >= 0 for count in counts)
+        return found if sound and finite else ()
 
     def number(self, name: str) -> float:
         """Raises UnreadableError for one that is missing, negative or not finite."""
@@ -130,6 +160,24 @@ def _requests(found: _Samples) -> RequestCounts | None:
         return None
     finished, failed = (min(int(each), _MOST_COUNTED) for each in (whole, ended.get(_FAILED, 0.0)))
     return RequestCounts(finished, failed, tokens, seconds)
+
+
+def _outlook(found: _Samples) -> EngineOutlook | None:
+    """Read the engine's predictions; None of one that does not predict."""
+    try:
+        ttft, itl = (found.number(f"predicted_{name}_seconds") for name in ("ttft", "itl"))
+        has_ratio = found.has("step_seconds_ratio")
+        ratio = found.number("step_seconds_ratio") if has_ratio else None
+    except UnreadableError:
+        return None
+    return EngineOutlook(
+        ttft_seconds=ttft,
+        itl_seconds=itl,
+        limit=found.limit,
+        steps_ratio=ratio,
+        ttft=found.histogram(_FIRST_TOKENS),
+        itl=found.histogram(_NEXT_TOKENS),
+    )
 
 
 def _sleep(found: _Samples) -> SleepCounts | None:

@@ -59,10 +59,12 @@ from atom_operator.plan.canary.steps import (
     replicas_kept,
 )
 from atom_operator.plan.resolve_integrations import first_replicas
+from atom_operator.pods.owned_status import STARTS, condition_of, is_ready, is_reported, refusal
 from atom_operator.pods.pod_state import pod_state, time_of
 from atom_operator.reconcile.planning import canary_plan_problems
 from atom_operator.status.canary import state_of
 from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.role_pods import decode_pods
 
 _MOST_ASKED_PODS = 8  # a fair sample of more
 # A canary that served and does not come back is given up after this.
@@ -118,6 +120,7 @@ async def look_at_canary(
     spec = parse_spec(raw)
     if isinstance(spec, tuple) or (spec.canary is None and child is None):
         return CanaryLook(raw)
+    spec = decode_pods(spec)
     if spec.canary is None:
         return CanaryLook(raw, _written_into_spec(key, spec, parent, observed))
     asked, wanted = asked_of(raw, spec), canary_spec(raw, spec)
@@ -226,14 +229,14 @@ async def _see(
     before, asked = wanted.before, wanted.asked
     if child is None:
         return CanarySeen()
-    ready, count = _condition(child, ConditionType.READY), _ready_pods(child)
+    ready, count = condition_of(child, ConditionType.READY), _ready_pods(child)
     digest = pods_digest(wanted.spec)
     is_theirs = pods_digest(child.get("spec") or {}) == digest
     # Its status may be of an older spec, as long as that asked for the same pods.
     was_theirs = before is not None and before.pods.digest == digest
-    if not is_theirs or not (_is_reported(child) or was_theirs):
-        return _of_promotion(parent, CanarySeen(exists=True, words=_STARTS), before)
-    if _is_reported(child) and (refused := _refusal(child)) is not None:
+    if not is_theirs or not (is_reported(child) or was_theirs):
+        return _of_promotion(parent, CanarySeen(exists=True, words=STARTS), before)
+    if is_reported(child) and (refused := _refusal(child)) is not None:
         seen = CanarySeen(exists=True, blocked=refused, pods=PodsSeen(digest=digest))
         return _of_promotion(parent, seen, before)
     if asked.replicas is None:
@@ -245,7 +248,7 @@ async def _see(
     if serves and asked.analysis is not None and wanted.now is not None:
         name = ObjectKey(key.namespace, naming.canary_name(key))
         judgement = await reader.judge(name, asked.analysis)
-    progresses = _condition(child, ConditionType.PROGRESSING).get("status") == "True"
+    progresses = condition_of(child, ConditionType.PROGRESSING).get("status") == "True"
     loads = progresses and ready.get("status") != "True"
     seen = CanarySeen(
         exists=True,
@@ -282,22 +285,18 @@ def _ready_pods(child: Manifest) -> int:
 
 def _refusal(child: Manifest) -> str | None:
     """Return why the canary's own spec is not carried out, or None."""
-    for kind in (ConditionType.ACCEPTED, ConditionType.CAPACITY_FITS):
-        found = _condition(child, kind)
-        if found.get("status") == "False":
-            return f"{kind.value}=False of {child['metadata']['name']}: {found.get('message')}"
-    return None
-
-
-_STARTS = "its pods are being started"
+    if (refused := refusal(child)) is None:
+        return None
+    kind, message = refused
+    return f"{kind.value}=False of {child['metadata']['name']}: {message}"
 
 
 def _of_promotion(parent: Manifest, seen: CanarySeen, before: CanaryState | None) -> CanarySeen:
     """Add the other pods' progress since the promotion began, as the last pass reported it."""
     status = parent.get("status") or {}
-    if before is None or before.phase is not CanaryPhase.PROMOTING or not _is_reported(parent):
+    if before is None or before.phase is not CanaryPhase.PROMOTING or not is_reported(parent):
         return seen
-    progressing = _condition(parent, ConditionType.PROGRESSING)
+    progressing = condition_of(parent, ConditionType.PROGRESSING)
     failed = (status.get("rollout") or {}).get("failedRevision")
     others: OthersSeen = replace(
         seen.others,
@@ -310,13 +309,13 @@ def _of_promotion(parent: Manifest, seen: CanarySeen, before: CanaryState | None
 def _hopeless(child: Manifest, now: datetime | None) -> str | None:
     """Return why the canary's pods will not become ready; None while they may."""
     ready, degraded = (
-        _condition(child, kind) for kind in (ConditionType.READY, ConditionType.DEGRADED)
+        condition_of(child, kind) for kind in (ConditionType.READY, ConditionType.DEGRADED)
     )
-    progressing = _condition(child, ConditionType.PROGRESSING)
+    progressing = condition_of(child, ConditionType.PROGRESSING)
     message = str(progressing.get("message") or "")
     if progressing.get("reason") in _HOPELESS:
         words = degraded.get("message") if degraded.get("status") == "True" else message
-        scheduled = _condition(child, ConditionType.SCHEDULED)
+        scheduled = condition_of(child, ConditionType.SCHEDULED)
         waits = scheduled.get("message") if scheduled.get("status") == "False" else None
         # A Deployment's message about its deadline names no cause; the scheduler's does.
         return "; ".join(dict.fromkeys(str(each) for each in (words, waits) if each))
@@ -328,7 +327,7 @@ def _hopeless(child: Manifest, now: datetime | None) -> str | None:
 
 
 def _is_ready(child: Manifest) -> bool:
-    return _condition(child, ConditionType.READY).get("status") == "True" and _is_reported(child)
+    return is_ready(child) and is_reported(child)
 
 
 def _has_service(child: Manifest | None) -> bool:
@@ -339,14 +338,3 @@ def _has_service(child: Manifest | None) -> bool:
 def _is_known(key: ObjectKey, observed: Observed) -> bool:
     route = observed.children.get(ChildKey(HTTP_ROUTE, key.name))
     return is_known_to_gateways(route, naming.canary_name(key))
-
-
-def _is_reported(manifest: Manifest) -> bool:
-    """Return whether the status describes the newest spec."""
-    seen = (manifest.get("status") or {}).get("observedGeneration")
-    return bool(seen == manifest["metadata"].get("generation"))
-
-
-def _condition(manifest: Manifest, kind: ConditionType) -> Mapping[str, Any]:
-    found = (manifest.get("status") or {}).get("conditions") or ()
-    return next((item for item in found if item.get("type") == kind), {})

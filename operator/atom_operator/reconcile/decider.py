@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.children.beside_engines.job import made_account
 from atom_operator.children.device_claim import templates_named_by
-from atom_operator.children.naming import canary_name
+from atom_operator.children.naming import canary_name, prefill_name, with_words
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import render
 from atom_operator.children.workload import pod_revision, workload_kind
@@ -49,6 +49,7 @@ from atom_operator.domain import (
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import HTTP_ROUTE, RESOURCE_CLAIM_TEMPLATE
 from atom_operator.plan.canary.known_to_gateway import is_named_by
+from atom_operator.pods.prefill_state import prefill_among
 from atom_operator.reconcile.canary import (
     HAS_PODS,
     CanaryLook,
@@ -57,6 +58,12 @@ from atom_operator.reconcile.canary import (
     look_at_canary,
 )
 from atom_operator.reconcile.departures import Departures
+from atom_operator.reconcile.disaggregation.pair import (
+    Written,
+    held_back,
+    pair_of,
+    prefill_to_write,
+)
 from atom_operator.reconcile.facts import Facts, FactsReader, Look, with_facts, with_pull_secrets
 from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
@@ -65,7 +72,8 @@ from atom_operator.reconcile.keep_rendering import (
     with_budget_of,
     with_quota_limits,
 )
-from atom_operator.reconcile.planning import SpecLayers, plan_spec
+from atom_operator.reconcile.known_plans import KnownPlans
+from atom_operator.reconcile.planning import SpecLayers
 from atom_operator.reconcile.prerequisites import (
     Step,
     check_claims,
@@ -95,6 +103,7 @@ from atom_operator.reconcile.rollout_turn import (
 )
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.role_pods import decode_pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +149,13 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Hold the choice of pods to run. known: every revision whose plan is known; waits: why it is
-    not the newest spec's."""
+    not the newest spec's; prefill: the pods that compute prompts for it."""
 
     target: Target
     run: RevisionInForce
     known: Others
     waits: RolloutWait | None = None
+    prefill: Written = field(default_factory=Written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,7 @@ class Decider:
     settings: OperatorSettings
     templates: AcceptedTemplates = field(default_factory=AcceptedTemplates)
     departures: Departures = field(default_factory=Departures)
+    plans: KnownPlans = field(default_factory=KnownPlans)
     prometheus: PrometheusPort | None = None
     claims: ClaimReader | None = None  # of one pass
 
@@ -192,7 +203,7 @@ class Decider:
 
     async def _decide(self, look: Look) -> Decision:
         owner, spec, around = look.owner, look.spec, look.around
-        plan = plan_spec(owner, spec, around)
+        plan = self.plans.plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
         if refused := await self.facts.overlay_problem(plan, look.observed):
@@ -204,7 +215,7 @@ class Decider:
             return Decision(plan=plan, jobs=_jobs(model), waiting=model.waiting)
         found = await self.facts.found_out(look, plan, model)
         if found != around.known:
-            plan = plan_spec(owner, spec, replace(around, known=found))
+            plan = self.plans.plan_spec(owner, spec, replace(around, known=found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(model))
         decision = await self._ask_for_pods(plan, look)
@@ -230,7 +241,7 @@ class Decider:
         in_force, newest = others[pods.name].plan, parse_spec(parent.get("spec") or {})
         if not {child.kind for child in observed.workloads} <= {workload_kind(in_force.engine)}:
             return Decision()
-        readable = None if isinstance(newest, tuple) else newest
+        readable = None if isinstance(newest, tuple) else decode_pods(newest)
         plan = held_back_plan(in_force, readable, pods, observed)
         suspended = plan.scale.suspended
         if not suspended and await check_claims(self.reads, self.fleet, plan) is not None:
@@ -240,7 +251,8 @@ class Decider:
         asked = RevisionInForce(pods, replace(plan, canary=canary))
         rules = RollbackRules(accepted.rollout.auto_rollback is not False, engines.words)
         target, run = revision_to_run(asked, others, observed, rules, waits=True)
-        decision = await self._carry_out(_Choice(target, run, others), accepted.rollout, observed)
+        choice = _Choice(target, run, others, prefill=_held_back_prefill(plan, observed))
+        decision = await self._carry_out(choice, accepted.rollout, observed)
         # What a kind's CRD took with it cannot be kept up; the rest can.
         desired = {
             child: manifest
@@ -320,16 +332,22 @@ def _asked_revision(fresh: RevisionInForce, look: Look) -> RevisionInForce:
 def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
     """Choose the pods that the workload is to run."""
     observed = look.observed
+    pair = pair_of(asked.plan, observed)
     due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
     defaults = asked.plan.spec.origin.follows if asked.plan.spec.origin is not None else ()
     refused = facts.refused
     if refused is not None:
         refused = replace(refused, defaults=defaults)
-    waits = (refused or look.rollout.begin(defaults)) if due else None
+    waits = None
+    if (due or pair.changes_prefill) and not pair.is_midway:
+        waits = refused or look.rollout.begin(defaults if due else ())
+    waits = waits or pair.waits_for_prefill(asked.pods)
     target, run = revision_to_run(
         asked, facts.others, observed, look.rules, waits=waits is not None
     )
-    return _Choice(target, run, {**facts.others, asked.pods.name: asked}, waits)
+    runs_asked = run.pods.name == asked.pods.name
+    prefill = prefill_to_write(pair, asked.plan, run.plan, waits, runs_asked=runs_asked)
+    return _Choice(target, run, {**facts.others, asked.pods.name: asked}, waits, prefill)
 
 
 def _drawn(choice: _Choice, plan: Plan, observed: Observed) -> Decision:
@@ -341,11 +359,25 @@ def _drawn(choice: _Choice, plan: Plan, observed: Observed) -> Decision:
     serving = replace(serving, plan=beside)
     run = replace(run, plan=with_thresholds(plan, beside))
     target = replace(choice.target, specs=specs_to_remember(choice.target, observed))
+    desired, kept = render(run.plan, target, serving), _kept(run.plan, serving, observed)
+    prefill, key = choice.prefill, run.plan.identity.key
+    child = ChildKey(ATOM_DEPLOYMENT, prefill_name(key))
+    if prefill.manifest is not None:
+        desired[child] = with_words(run.plan.identity, prefill.manifest)
+    elif prefill.is_kept:
+        kept |= {child}
     return Decision(
         revisions=Revisions(run, serving, choice.waits),
-        desired=render(run.plan, target, serving),
-        kept=_kept(run.plan, serving, observed),
+        desired=desired,
+        kept=kept,
     )
+
+
+def _held_back_prefill(plan: Plan, observed: Observed) -> Written:
+    seen = prefill_among(observed.children)
+    if seen is None:
+        return Written()
+    return Written(held_back(plan.identity, seen, suspended=plan.scale.suspended))
 
 
 def _kept(plan: Plan, serving: RevisionInForce, observed: Observed) -> frozenset[ChildKey]:

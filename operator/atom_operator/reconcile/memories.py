@@ -13,7 +13,8 @@ from atom_operator.domain import ObjectKey
 from atom_operator.reconcile.contested_replicas import ContestedReplicas
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
-from atom_operator.reconcile.group_places import GroupPlaces
+from atom_operator.reconcile.latencies.latency_window import LatencyWindow
+from atom_operator.reconcile.nodes.group_places import GroupPlaces
 from atom_operator.reconcile.peers.peer_secrets import PeerSecrets
 from atom_operator.reconcile.profiles.profile_users import ProfileUsers
 from atom_operator.reconcile.rollout_train import RolloutTrain
@@ -32,6 +33,7 @@ class Memories:
     contests: ContestedReplicas = field(default_factory=ContestedReplicas)
     failing: FailingWrites = field(default_factory=FailingWrites)
     profile_users: ProfileUsers = field(default_factory=ProfileUsers)
+    latencies: LatencyWindow = field(default_factory=LatencyWindow)
 
     def forget(self, key: ObjectKey) -> None:
         """Forget an AtomDeployment that is gone."""
@@ -45,5 +47,6 @@ class Memories:
             self.places,
             self.peers,
             self.contests,
+            self.latencies,
         ):
             memory.forget(key)

@@ -187,11 +187,13 @@ def _shared_with_canary(plan: Plan) -> tuple[str, ...]:
     if isinstance(spec, tuple):
         return ()
     lora, compiled = spec.engine.lora, spec.cache.compile
+    files = spec.cache.kv.disk if spec.cache.kv is not None else None
     below = plan.pods.profile.template if plan.pods.profile is not None else None
     theirs = {
         locate_model(spec).claim,
         *((lora.claims or ()) if lora is not None else ()),
         compiled.claim if compiled is not None else None,
+        files.claim if files is not None else None,
         *mounted_claims((below or {}).get("spec") or {}),
         *mounted_claims((spec.template or {}).get("spec") or {}),
     }

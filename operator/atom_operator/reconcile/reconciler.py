@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from atom_operator.children import naming
 from atom_operator.children.beside_engines.job import made_account
 from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.engines import (
@@ -22,6 +21,7 @@ from atom_operator.cluster.engines import (
     ask_adapters,
     ask_drafts,
     ask_engines,
+    ask_outlooks,
     ask_sleep,
 )
 from atom_operator.cluster.errors import ClusterError, UnfinishedError
@@ -52,23 +52,22 @@ from atom_operator.domain import (
     Plan,
     Refusal,
     RouteFindings,
+    is_prefill,
 )
-from atom_operator.kinds import LEADER_WORKER_SET, SECRET
+from atom_operator.kinds import SECRET
 from atom_operator.plan.rollouts.group_deadline import with_deadline
-from atom_operator.plan.rollouts.own_pods import unschedulable
-from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.reconcile.decider import Afterwards, Decider, Decision
 from atom_operator.reconcile.memories import Memories
+from atom_operator.reconcile.nodes.silent_nodes import with_silent_nodes
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.profiles.find_profile import optional_kinds, profile_named
 from atom_operator.reconcile.profiles.profile import is_profile
 from atom_operator.reconcile.requeue import requeue_after
-from atom_operator.reconcile.rollout_turn import Turns
-from atom_operator.reconcile.silent_nodes import with_silent_nodes
+from atom_operator.reconcile.rollout_turn import ALONE, Turns
+from atom_operator.reconcile.status_inputs import status_inputs
 from atom_operator.reconcile.teller import Teller
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import Happening, given_back
-from atom_operator.status.inputs import StatusInputs, Subject, Surveyed
 from atom_operator.status.removed_weights import removal
 from atom_operator.status.rollup import roll_up
 from atom_operator.status.steady import known_failure
@@ -134,8 +133,13 @@ class Reconciler:
             return Outcome()  # garbage collection removes the children through their owner
         seen = await self._see(key, parent)
         found = (seen.observed, seen.engines)
-        self.memories.train.see(key, seen.observed)
-        decision = await self.decider.decide(key, parent, *found, self._turns_of(key))
+        turns = self._turns_of(key)
+        if is_prefill(parent.get("spec") or {}):
+            self.memories.train.pass_over(key)  # its owner's turn is that of both
+            turns = ALONE
+        else:
+            self.memories.train.see(key, seen.observed)
+        decision = await self.decider.decide(key, parent, *found, turns)
         if decision.waits is None or not decision.waits.in_row:
             self.memories.train.leave(key)
         self.memories.profile_users.note_waiting(key, waits=_waits_for_profile(decision))
@@ -159,7 +163,8 @@ class Reconciler:
     def _forget(self, key: ObjectKey) -> None:
         """Forget an AtomDeployment that is gone, or is to go."""
         self.memories.forget(key)
-        for memory in (self.decider.templates, self.decider.departures):
+        decider = self.decider
+        for memory in (decider.templates, decider.departures, decider.plans):
             memory.forget(key)
         self._wake_others(key, RouteFindings())
 
@@ -184,7 +189,7 @@ class Reconciler:
         self, parent: Manifest, todo: Decision, seen: _Seen, metrics: MetricsReader
     ) -> tuple[ApplyReport, _Seen]:
         """Write the children, and read the objects that exist afterwards."""
-        key, now = _key_of(parent), seen.now
+        key, now = ObjectKey.of(parent), seen.now
         deployment = seen.observed.deployment
         contested = self.memories.contests.look(key, todo.desired or {}, deployment, now)
         desired, owner = (todo.desired or {}).values(), Owner(key, parent["metadata"]["uid"])
@@ -210,6 +215,10 @@ class Reconciler:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
         if serving.engine.serving.sleep_idle_seconds is not None:
             engines = replace(engines, sleep=await ask_sleep(metrics, observed))
+        if serving.integrations.slo is not None:
+            outlooks = await ask_outlooks(metrics, observed)
+            latencies = self.memories.latencies.look(key, outlooks, seen.now)
+            engines = replace(engines, latencies=latencies)
         if serving.engine.lora is not None:
             asked, told = serving.model.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)
@@ -221,7 +230,7 @@ class Reconciler:
     ) -> Outcome:
         """Report the pass and return its outcome. Raises UnfinishedError for children that were not
         written."""
-        key, previous = _key_of(parent), parent.get("status") or {}
+        key, previous = ObjectKey.of(parent), parent.get("status") or {}
         unwritten = [each.child for each in report.failed]
         late = self.memories.failing.note(
             key, unwritten, seen.now, is_told=tells_of_failure(previous)
@@ -359,27 +368,8 @@ class Reconciler:
         self, parent: Manifest, decision: Decision, report: ApplyReport, seen: _Seen
     ) -> None:
         """Write the status, unless nothing changed."""
-        metadata, key, observed = parent["metadata"], _key_of(parent), seen.observed
-        subject = Subject(
-            name=key.name,
-            generation=metadata.get("generation", 1),
-            selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
-            url=naming.service_url(key),
-            suspended=(parent.get("spec") or {}).get("suspend") is True,
-        )
-        shortage = _shortage(decision, observed)
-        situation = StatusInputs(
-            subject=subject,
-            problems=decision.problems,
-            overlay=decision.overlay,
-            plan=decision.plan,
-            report=report,
-            observed=observed,
-            engines=_of_the_spec(seen.engines, observed),
-            surveyed=Surveyed(shortage, decision.afterwards.routes, decision.afterwards.devices),
-            waiting=decision.waiting,
-            revisions=decision.revisions,
-        )
+        metadata, key = parent["metadata"], ObjectKey.of(parent)
+        situation = status_inputs(parent, decision, report, seen.observed, seen.engines)
         previous: Mapping[str, Any] = parent.get("status") or {}
         status = roll_up(situation, previous, self.clock())
         if status != previous:
@@ -398,10 +388,6 @@ async def _attempt(kind: Kind, write: Awaitable[None]) -> tuple[Refusal, ...]:
     except ClusterError as error:
         return (Refusal(ChildKey(kind, ""), Reason.APPLY_FAILED, str(error)),)
     return ()
-
-
-def _key_of(parent: Manifest) -> ObjectKey:
-    return ObjectKey(parent["metadata"]["namespace"], parent["metadata"]["name"])
 
 
 def _failing(words: str) -> Happening:
@@ -423,24 +409,3 @@ def _waits_for_profile(decision: Decision) -> bool:
     """Return whether a changed AtomProfile is followed later."""
     defaults = decision.waits.defaults if decision.waits is not None else ()
     return any(is_profile(default) for default in defaults)
-
-
-def _in_groups(decision: Decision, observed: Observed) -> bool:
-    """Return whether a replica has several pods, of which one serves."""
-    if decision.run is not None:
-        return decision.run.engine.nodes > 1
-    return any(child.kind == LEADER_WORKER_SET for child in observed.children)
-
-
-def _shortage(decision: Decision, observed: Observed) -> str | None:
-    """Return why no node takes a pod that has none, where devices are the cause."""
-    supply = decision.supply if unschedulable(observed) is not None else None
-    return shortage(supply) if supply is not None and lacks_devices(supply) else None
-
-
-def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
-    """Return the valid measurements: none while another revision than the spec's runs."""
-    running = observed.deployment
-    if running is None or running.notes.rollback is not None:
-        return engines.of(None)
-    return engines.of(running.revision)

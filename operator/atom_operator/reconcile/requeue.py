@@ -20,7 +20,7 @@ _LOOK_AGAIN_SECONDS = 30.0
 _BOUND_SECONDS = 60.0
 # A loading engine reports its progress only when it is asked.
 _LOADING_SECONDS = 10.0
-# Engines report drafts and sleep only when they are asked.
+# Engines report drafts, sleep and latencies only when they are asked.
 _FIGURES_SECONDS = 60.0
 # This pass reports that the other pods have taken a canary's change, and the next one reads it.
 _PROMOTING_SECONDS = 10.0
@@ -52,9 +52,10 @@ def requeue_after(
         and not running.complete
     )
     held_back = any(pod.placement.gated for pod in observed.pods)
-    # Only Events report why a pod does not start on its node.
+    # Only Events report why a pod has no ResourceClaim, or does not start on its node.
+    unclaimed = any(pod.placement.lacks_claim for pod in observed.pods)
     begins = any(pod.placement.scheduled and not pod.ready for pod in observed.pods)
-    stuck = unschedulable(observed) is not None or held_back or refused or begins
+    stuck = unschedulable(observed) is not None or held_back or refused or unclaimed or begins
     sick = bool(decision.afterwards.devices.sick)
     waits = bool(report.refused) or waits_for_config or stuck or sick
     if waits or _depends_on_others(decision, report):
@@ -96,11 +97,13 @@ def _rollout_again(decision: Decision, now: datetime) -> float | None:
 
 
 def _figures_again(decision: Decision, observed: Observed) -> float | None:
-    """Return the seconds until drafts and sleep are read again; None if no pod serves with
-    either."""
-    engine = decision.serving.engine if decision.serving is not None else None
-    tells = engine is not None and (
-        engine.speculative.method is not None or engine.serving.sleep_idle_seconds is not None
+    """Return the seconds until drafts, sleep and latencies are read again; None if no pod serves
+    with any of them."""
+    plan = decision.serving
+    tells = plan is not None and (
+        plan.engine.speculative.method is not None
+        or plan.engine.serving.sleep_idle_seconds is not None
+        or plan.integrations.slo is not None
     )
     return _FIGURES_SECONDS if tells and any(pod.ready for pod in observed.pods) else None
 

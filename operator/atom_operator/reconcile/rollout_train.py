@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from atom_operator.domain import DeploymentState, ObjectKey, Observed
 from atom_operator.domain.origin import Default
+from atom_operator.reconcile.disaggregation.pair import pair_rolls
 
 _REFRESHED = 16  # at the head of the queue, which are updated at once
 _NAMED = 3  # of those that hold the places, in a message
@@ -196,6 +197,8 @@ def holds_turn(observed: Observed, *, was_rolling: bool, is_first: bool) -> bool
     paused, without wanted pods. `is_first`: whether it took a turn is not known.
     """
     running, recorded = observed.deployment, observed.records.last_ready
+    if running is not None and running.desired and pair_rolls(observed):
+        return was_rolling or is_first
     if running is None or not running.desired or running.complete or running.progress.paused:
         return False
     if _is_stalled(running):

@@ -15,12 +15,14 @@ from atom_operator.domain import (
     FieldProblem,
     Observed,
     Plan,
+    PrefillState,
     Revisions,
     RolloutWait,
     RouteFindings,
 )
 from atom_operator.domain.canary import Canary
 from atom_operator.domain.preparation import Waiting
+from atom_operator.pods.prefill_state import prefill_among
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
@@ -89,13 +91,27 @@ class StatusInputs:
     def rollout_waits(self) -> str | None:
         """Return why the spec's own change of the pods comes later, or why its pods are refused."""
         waits = self.waits
-        return waits.told if waits and (waits.is_refused or not waits.defaults) else None
+        if waits is None or waits.is_pair:
+            return None
+        return waits.told if waits.is_refused or not waits.defaults else None
 
     @property
     def defaults_wait(self) -> str | None:
         """Return why changed defaults of many come later, if nothing else has changed."""
         waits = self.waits
         return waits.words if waits and waits.defaults and not waits.is_refused else None
+
+    @property
+    def prefill(self) -> PrefillState | None:
+        """Return the pods that compute prompts for these; None if there are none."""
+        return prefill_among(self.observed.children)
+
+    @property
+    def is_divided(self) -> bool:
+        """Return whether prompts are computed apart, or still are."""
+        transfer = self.plan.engine.serving.transfer if self.plan is not None else None
+        asked = transfer is not None and not transfer.computes_prompts
+        return asked or self.prefill is not None
 
     @property
     def workloads(self) -> tuple[DeploymentState, ...]:

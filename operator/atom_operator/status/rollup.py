@@ -36,8 +36,12 @@ from atom_operator.status.integrations_ready import (
 from atom_operator.status.kstatus import kstatus_verdicts
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
+from atom_operator.status.roles.role_conditions import pair_progress, pair_status, pair_verdicts
 from atom_operator.status.silent_nodes import silent_verdict
 from atom_operator.status.sleep import sleep_status
+from atom_operator.status.slo.slo_met import slo_met
+from atom_operator.status.slo.steps_as_predicted import steps_as_predicted
+from atom_operator.status.slo.steps_status import steps_status
 from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 from atom_operator.status.suspended import suspended_verdict
@@ -101,11 +105,16 @@ def _of_features(situation: StatusInputs, previous: Mapping[str, Any]) -> dict[s
         status["canary"] = previous["canary"]  # it stays as it is while the spec is refused
     elif situation.canary is not None:
         status["canary"] = canary_status(situation.canary)
+    if (pair := pair_status(situation)) is not None:
+        status["disaggregation"] = pair
     speculation = speculation_status(
         situation.engines.drafts, situation.deployment.revision, previous
     )
     if speculation is not None:
         status["speculation"] = speculation
+    latencies, revision = situation.engines.latencies, situation.deployment.revision
+    if (steps := steps_status(latencies, revision, previous)) is not None:
+        status["steps"] = steps
     serving = situation.serving
     sleep = sleep_status(situation.engines.sleep, serving.engine if serving else None, previous)
     if sleep is not None:
@@ -140,8 +149,11 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         ),
         _adapters(situation),
         canary_progressing(situation.canary, situation.report),
+        slo_met(situation.serving, situation.engines),
+        steps_as_predicted(situation.serving, situation.engines),
         devices_verdict(situation.surveyed.devices),
         suspended_verdict(situation.observed, asked=situation.subject.suspended),
+        *pair_verdicts(situation),
     )
     yield from (verdict for verdict in asked_for if verdict is not None)
 
@@ -202,6 +214,13 @@ def _over_profile(profile: Profile | None) -> str:
 
 
 def _scheduled(situation: StatusInputs) -> Verdict:
+    """Report the pods without a node, and why some have no ResourceClaim, which no scheduler
+    says."""
+    found, unclaimed = _placed(situation), situation.observed.refused.unclaimed
+    return found if unclaimed is None else replace(found, message=f"{found.message}; {unclaimed}")
+
+
+def _placed(situation: StatusInputs) -> Verdict:
     kind, observed = ConditionType.SCHEDULED, situation.observed
     waiting = situation.waiting
     if not observed.pods and waiting is not None and waiting.unschedulable:
@@ -266,6 +285,8 @@ def _progressing(situation: StatusInputs) -> Verdict:
         return waits(situation.waiting, serving=situation.observed.deployment is not None)
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
+    if (halfway := pair_progress(situation)) is not None:
+        return halfway
     if situation.rollout_waits is not None:
         message = f"a rollout waits: {situation.rollout_waits}"
         return Verdict(kind, "True", Reason.ROLLOUT_WAITS, message)
@@ -401,6 +422,10 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
             )
             return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
         return Verdict(kind, "False", cause.reason, cause.message)
+    prefill = others.get(ConditionType.PREFILL_READY)
+    if prefill is not None and prefill.status == "False":
+        message = f"{deployment.ready} decode pods serve, and compute prompts: {prefill.message}"
+        return Verdict(kind, "False", prefill.reason, message)
     if deployment.others.contested is not None:
         return Verdict(kind, "False", Reason.REPLICAS_CONTESTED, deployment.others.contested)
     if (taken := scaled_to_zero(deployment, situation.run)) is not None:

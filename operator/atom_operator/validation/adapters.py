@@ -9,12 +9,10 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
 from atom_operator.validation.defaulting import locate_model, resolve_lora, served_name
-from atom_operator.validation.engine_flags import ADAPTER_FLAGS
+from atom_operator.validation.engine_flags import arguments_named
 
-# Engine arguments that spec.engine.lora and spec.adapters set.
-_OWNED = {**ADAPTER_FLAGS, "lora-modules-file": "spec.adapters"}
 # One process and one node hold the list of adapters.
-_ONE_PROCESS = "api-server-count"
+_ONE_PROCESS = "--api-server-count"
 
 
 def adapters_have_room(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
@@ -65,9 +63,9 @@ def adapters_can_be_found(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
 
 def lora_goes_with_the_rest(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     """Yield the settings that an engine with adapters does not support."""
+    field, asked = "spec.engine.lora", spec.parallelism
     if spec.engine.lora is None:
         return
-    field, asked = "spec.engine.lora", spec.parallelism
     if asked.expert and (asked.data or 1) > 1:
         yield FieldProblem(
             field,
@@ -75,23 +73,15 @@ def lora_goes_with_the_rest(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
             "spec.parallelism.expert",
             Reason.UNSUPPORTED_BY_ENGINE,
         )
-    elif (asked.nodes or 1) > 1:
+    if not asked.expert and (asked.nodes or 1) > 1:
         yield FieldProblem(
             field,
             "adapters come and go in replicas of one node only; set spec.parallelism.nodes to 1",
             Reason.UNSUPPORTED_BY_ENGINE,
         )
-    for position, argument in enumerate(spec.engine.extra_args or ()):
-        name = argument.lstrip("-").partition("=")[0].replace("_", "-")
-        if not argument.startswith("-") or name not in (*_OWNED, _ONE_PROCESS):
-            continue
-        why = (
-            f"belongs to {_OWNED[name]}"
-            if name in _OWNED
-            else f"makes several HTTP processes, and {field} needs one"
-        )
+    for place in arguments_named(spec, _ONE_PROCESS):
         yield FieldProblem(
-            f"spec.engine.extraArgs[{position}]",
-            f"--{name} {why}; leave it out",
+            place,
+            f"{_ONE_PROCESS} makes several HTTP processes, and {field} needs one; leave it out",
             Reason.RESERVED_ARGUMENT,
         )

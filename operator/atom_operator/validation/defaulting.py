@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic.alias_generators import to_snake
@@ -18,11 +19,13 @@ from atom.sizing.options.execution import ExecutionOptions
 from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.model import ModelOptions
 from atom.sizing.options.option import options_of
-from atom.sizing.options.parallelism import HealthOptions, NodePlace, ParallelOptions
+from atom.sizing.options.parallelism import EPLBFlags, NodePlace, ParallelOptions
 from atom.sizing.options.scheduling import SchedulerOptions
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import BucketSpec, ModelImageSpec
+from atom_operator.api.v1alpha1.cache import AUTO_SIZE, KVCacheSpec
 from atom_operator.api.v1alpha1.common import quantity_bytes
+from atom_operator.api.v1alpha1.disaggregation import DisaggregationSpec
 from atom_operator.api.v1alpha1.engine import ApiKeySecretRef, EnvVar, SpeculativeSpec
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.api.v1alpha1.lora import LoraSpec
@@ -31,15 +34,20 @@ from atom_operator.constants import MODEL_IMAGE_DIRECTORY, MODELS_DIRECTORY
 from atom_operator.domain import (
     Adapter,
     BucketAccess,
+    DiskTier,
     Download,
     EngineOptions,
+    KvTransfer,
     LoraOptions,
     ModelImage,
     ModelLocation,
+    PageOptions,
     ServingOptions,
     SourceKind,
     SpeculativeOptions,
+    TransferRole,
 )
+from atom_operator.validation.engine_arguments import options_given
 
 _T = TypeVar("_T")
 
@@ -130,7 +138,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         execution=_resolved(ExecutionOptions, spec),
         images=_resolved(ImageOptions, spec),
         parallel=_parallel_options(spec),
-        health=_resolved(HealthOptions, spec),
+        balance=_resolved(EPLBFlags, spec),
         nodes=_resolved(NodePlace, spec).count,
         speculative=SpeculativeOptions() if drafts is None else _speculative_options(drafts),
         lora=resolve_lora(spec.engine.lora, locate_model(spec).claim),
@@ -138,8 +146,9 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
 
 
 def _resolved(part: type[_T], spec: AtomDeploymentSpec) -> _T:
-    """Return a part of the engine's options, with the values of the fields that set them."""
-    given = {}
+    """Return a part of the engine's options, with the values of the fields that set them, or of
+    the spec's own arguments if no field does."""
+    given = options_given(part, tuple(spec.engine.extra_args or ()))
     for option in options_of(part):
         if option.crd is not None and option.crd.text:
             value = _value_at(spec, option.crd.path or "")
@@ -150,9 +159,14 @@ def _resolved(part: type[_T], spec: AtomDeploymentSpec) -> _T:
 
 def _value_at(spec: AtomDeploymentSpec, path: str) -> Any:
     value: Any = spec
-    for name in path.split("."):
-        value = getattr(value, to_snake(name))
+    for name in _attributes(path):
+        value = getattr(value, name)
     return value
+
+
+@cache
+def _attributes(path: str) -> tuple[str, ...]:
+    return tuple(map(to_snake, path.split(".")))
 
 
 def _scheduler_options(spec: AtomDeploymentSpec) -> SchedulerOptions:
@@ -175,7 +189,8 @@ def _parallel_options(spec: AtomDeploymentSpec) -> ParallelOptions:
 
 
 def _serving_options(spec: AtomDeploymentSpec, image: str) -> ServingOptions:
-    engine = spec.engine
+    engine, kv = spec.engine, spec.cache.kv
+    is_auto = kv is not None and kv.host_memory == AUTO_SIZE
     return ServingOptions(
         image=image,
         served_name=served_name(spec),
@@ -186,8 +201,31 @@ def _serving_options(spec: AtomDeploymentSpec, image: str) -> ServingOptions:
         pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
         api_key_secret=_api_key(engine.api_key_secret_ref),
         sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
-        host_tier_bytes=0 if spec.cache.kv is None else quantity_bytes(spec.cache.kv.host_memory),
+        host_tier_bytes=0 if kv is None or is_auto else quantity_bytes(kv.host_memory),
+        pages=PageOptions(
+            disk_tier=_disk_tier(kv),
+            host_rule="not chosen yet" if is_auto else None,
+            transfer=_transfer(spec.disaggregation),
+        ),
     )
+
+
+def _disk_tier(asked: KVCacheSpec | None) -> DiskTier | None:
+    if asked is None or asked.disk is None:
+        return None
+    return DiskTier(quantity_bytes(asked.disk.size), asked.disk.claim)
+
+
+def _transfer(asked: DisaggregationSpec | None) -> KvTransfer | None:
+    if asked is None:
+        return None
+    transport = None if asked.transport in (None, "Auto") else asked.transport.lower()
+    if asked.prefill_for is not None:
+        return KvTransfer(
+            role=TransferRole.PREFILL, decode_name=asked.prefill_for, transport=transport
+        )
+    least = asked.decide.min_non_cached_tokens if asked.decide is not None else None
+    return KvTransfer(role=TransferRole.DECODE, transport=transport, least_tokens=least)
 
 
 def _speculative_options(asked: SpeculativeSpec) -> SpeculativeOptions:

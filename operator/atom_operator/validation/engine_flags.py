@@ -1,25 +1,51 @@
-"""Flags of the engine that fields of a spec set, by the options' declarations. Pure."""
+"""Judge the flags of spec.engine.extraArgs by the engine's table of flags. Pure.
+
+Every spelling counts: other servers' names of a flag, underscores, and a switch's --no-… form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 
-from atom.sizing.options.lora import LoraFlags
-from atom.sizing.options.option import Option, options_of
-from atom.sizing.options.table import OPTIONS
-
-
-def _flags(options: Iterable[Option]) -> Mapping[str, str | None]:
-    """Map each spelling, without its dashes, to the field that sets it; None if none does."""
-    return {
-        spelling.lstrip("-"): None if each.crd.path is None else f"spec.{each.crd.path}"
-        for each in options
-        if each.crd is not None
-        for spelling in each.spellings
-    }
+from atom.sizing.options.pod_flags import PodFlag, PodUse, pod_flag
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.constants import Reason
+from atom_operator.domain import FieldProblem
+from atom_operator.validation.engine_arguments import own_flag
+from atom_operator.validation.pod_folders import batch_folder_problem
 
 
-_OF_ADAPTERS = options_of(LoraFlags)
-# These belong to the operator only if spec.engine.lora is set.
-ADAPTER_FLAGS = _flags(_OF_ADAPTERS)
-ENGINE_FLAGS = _flags(each for each in OPTIONS if each not in _OF_ADAPTERS)
+def arguments_named(spec: AtomDeploymentSpec, flag: str) -> Iterator[str]:
+    """Yield the path of each item of spec.engine.extraArgs that gives `flag`, such as
+    --api-server-count."""
+    for position, argument in enumerate(spec.engine.extra_args or ()):
+        if own_flag(argument) == flag:
+            yield _place(position)
+
+
+def flags_are_free(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    """Yield the arguments that belong to a field or to the operator, or that would break pods."""
+    for position, argument in enumerate(spec.engine.extra_args or ()):
+        known = pod_flag(own_flag(argument))
+        problem = None if known is None else _problem(spec, argument, known)
+        if problem is not None:
+            yield FieldProblem(_place(position), problem, Reason.RESERVED_ARGUMENT)
+
+
+def _problem(spec: AtomDeploymentSpec, argument: str, known: PodFlag) -> str | None:
+    """Return the error in an argument, with its remedy; None if the spec may give it."""
+    given = argument.partition("=")[0]
+    match known.use:
+        case PodUse.FIELD:
+            own = f"use spec.{known.note}" if known.note else "the operator sets it; leave it out"
+            return f"{given} belongs to the operator: {own}"
+        case PodUse.REFUSED:
+            return f"{given} is refused: {known.note}"
+        case PodUse.VOLUME:
+            return batch_folder_problem(spec, given)
+        case _:
+            return None
+
+
+def _place(position: int) -> str:
+    return f"spec.engine.extraArgs[{position}]"

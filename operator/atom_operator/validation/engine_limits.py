@@ -10,23 +10,22 @@ from collections.abc import Iterator
 
 from atom.sizing import (
     ExpertOptions,
-    KvElement,
     ModelFacts,
     ReproducibleOptions,
     UnknownFamilyError,
     expert_parallel_problem,
     kv_cache_problems,
-    kv_layout,
     reproducible_problems,
     spread_problems,
     unsupported,
     unsupported_architecture,
 )
-from atom.sizing.host_tier import caches_prefixes
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.option_field import spec_path
 from atom_operator.constants import Reason
-from atom_operator.domain import EngineOptions, FactsLookup, FieldProblem
+from atom_operator.domain import Accelerator, EngineOptions, FactsLookup, FieldProblem
 from atom_operator.integration_values import EngineFeature, Site
+from atom_operator.sizes import size_text
 
 _SAY_SO = "and say so in the operator's chart"
 _ANOTHER_IMAGE = f"; or use an engine image that runs it {_SAY_SO} (engine.architectures)"
@@ -52,6 +51,7 @@ def validate_experts(
         tensor_parallel=options.tensor_parallel,
         data_parallel=options.data_parallel,
         nodes=options.nodes,
+        redundant=options.redundant_experts,
         speculation=options.speculative.method is not None,
     )
     message = expert_parallel_problem(facts, asked)
@@ -72,7 +72,7 @@ def validate_kv_cache(options: EngineOptions, facts: ModelFacts | None) -> Itera
             yield FieldProblem("spec.engine.kvCacheDtype", problem, Reason.UNSUPPORTED_BY_ENGINE)
 
 
-def validate_tier(options: EngineOptions, facts: ModelFacts | None) -> Iterator[FieldProblem]:
+def validate_tier(options: EngineOptions) -> Iterator[FieldProblem]:
     """Yield why the engine has no tier of the KV cache with these options."""
     if not options.serving.host_tier_bytes:
         return
@@ -90,18 +90,26 @@ def validate_tier(options: EngineOptions, facts: ModelFacts | None) -> Iterator[
             "ranks over several nodes share no memory of a host; leave it out, or use one node",
             Reason.UNSUPPORTED_BY_ENGINE,
         )
-    if facts is not None and _keeps_states_beside_windows(facts, options):
+
+
+def validate_image_memory(
+    options: EngineOptions, accelerator: Accelerator
+) -> Iterator[FieldProblem]:
+    """Yield why a CPU pod has no room for the images of requests: server and engine keep them in
+    the memory that neither weights nor KV cache take."""
+    memory = accelerator.memory_bytes
+    if accelerator.type != "cpu" or memory is None or options.images.image_memory_mib is None:
+        return
+    share = options.cache.gpu_memory_utilization
+    room = int(memory * (1 - share))
+    wanted = 2 * options.images.memory_bytes(memory)
+    if wanted > room:
         yield FieldProblem(
-            field,
-            "the model has layers that keep states beside layers that see a window, and no prefix "
-            "of it is cached; leave it out",
-            Reason.UNSUPPORTED_BY_ENGINE,
+            spec_path("image_memory_mib"),
+            f"images take {size_text(wanted)} of the pod's {size_text(memory)} in server and "
+            f"engine, and {spec_path('gpu_memory_utilization')} {share:g} leaves {size_text(room)} "
+            "beside weights and KV cache; lower one of the two, or raise spec.accelerator.memory",
         )
-
-
-def _keeps_states_beside_windows(facts: ModelFacts, options: EngineOptions) -> bool:
-    layout = kv_layout(facts, KvElement(2), 1, block_size=options.cache.block_size)
-    return not caches_prefixes(layout, options.cache.block_size)
 
 
 def validate_reproducible(
@@ -110,11 +118,11 @@ def validate_reproducible(
     """Yield the settings that reproducible answers exclude, each with its remedy."""
     if facts is None or not options.execution.reproducible:
         return
-    words = {word.partition("=")[0] for word in options.serving.extra_args}
-    quantises = words & {"--quantization", "--online-quant-config"}
+    model, execution = options.model, options.execution
+    quantises = model.quantization is not None or model.online_quant_config is not None
     asked = ReproducibleOptions(
         quantization="online quantised" if quantises else None,
-        names_backends=bool(words & {"--backend", "--op-backend"}),
+        names_backends=execution.backend != "auto" or bool(execution.op_backends),
         lora=options.lora is not None,
         expert_parallel=options.expert_parallel,
         kv_cache_dtype=options.cache.kv_cache_dtype,

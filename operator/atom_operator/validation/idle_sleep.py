@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
+from atom_operator.validation.engine_arguments import own_flag
 
 _FIELD = "spec.autoscaling.idle"
 
@@ -25,9 +26,9 @@ def pods_can_sleep(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
         )
     if asked.min_replicas == 0:  # CEL has this rule too
         yield _cannot("pods stay with it; set minReplicas to at least 1, or leave it out")
-    words = [word for argument in spec.engine.extra_args or () for word in argument.split("=")]
-    for flag in ("--api-server-count", "--models", "--no-enable-sleep-mode"):
-        if flag in words:
+    flags = {own_flag(word) for word in spec.engine.extra_args or ()}
+    for flag in ("--api-server-count", "--no-enable-sleep-mode"):
+        if flag in flags:
             yield _cannot(f"an engine with {flag} does not; leave one of them out")
 
 

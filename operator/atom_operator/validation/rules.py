@@ -28,7 +28,8 @@ from atom_operator.validation.adapters import (
     lora_goes_with_the_rest,
 )
 from atom_operator.validation.canary import canary_has_a_route
-from atom_operator.validation.engine_flags import ENGINE_FLAGS
+from atom_operator.validation.disaggregation import roles_go_with_the_rest
+from atom_operator.validation.engine_flags import arguments_named, flags_are_free
 from atom_operator.validation.idle_sleep import pods_can_sleep
 from atom_operator.validation.rollout import window_has_a_zone
 from atom_operator.validation.template_shape import key_problems, shape_problems
@@ -40,17 +41,6 @@ _DOMAIN = re.compile(
 _MOST_DEVICES = 8  # of one pod
 Rule = Callable[[AtomDeploymentSpec], Iterator[FieldProblem]]
 
-# Arguments of the server that a field sets; the operator's own settings have no field.
-_SERVER_ARGUMENTS = {
-    "drain-seconds": "spec.rollout.drainSeconds",
-    "shutdown-timeout": "spec.rollout.drainSeconds",
-    "handover-url": "spec.rollout.handover",
-    "startup-budget-seconds": None,
-    "host": None,
-    "server-port": None,
-    "port": None,
-}
-_OWNED_ARGUMENTS = {**_SERVER_ARGUMENTS, **ENGINE_FLAGS}
 _OWNED_LABELS = (
     constants.LABEL_DEPLOYMENT,
     constants.LABEL_NAME,
@@ -74,6 +64,7 @@ def validate_against_model(
         *_model_len_is_known(options, facts),
         *_tensor_size_divides(options, facts),
         *_experts_exist(options, facts),
+        *_adapters_of_experts(options, facts),
         *_drafts_go_with_the_model(options, facts),
     )
 
@@ -102,8 +93,20 @@ def _tensor_size_divides(options: EngineOptions, facts: ModelFacts) -> Iterator[
         )
 
 
+def _has_experts(facts: ModelFacts) -> bool:
+    return any(alike.layer.mlp.experts for alike in facts.layer_counts)
+
+
+def _adapters_of_experts(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
+    lora = options.lora
+    if lora is not None and lora.experts and not _has_experts(facts):
+        yield FieldProblem(
+            "spec.engine.lora.experts", "this model has no experts to adapt; leave it out"
+        )
+
+
 def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    if options.expert_parallel and not any(layer.mlp.experts for layer in facts.layers):
+    if options.expert_parallel and not _has_experts(facts):
         yield FieldProblem(
             "spec.parallelism.expert",
             "this model has no experts to spread; leave it out",
@@ -119,21 +122,6 @@ def _drafts_go_with_the_model(options: EngineOptions, facts: ModelFacts) -> Iter
     if options.speculative.model is not None and draft is not None:
         for problem in eagle3_problems(facts, draft):
             yield FieldProblem(f"{field}.draftModel", problem)
-
-
-def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    for position, argument in enumerate(spec.engine.extra_args or ()):
-        if not argument.startswith("-"):
-            continue
-        name = _argument_name(argument)
-        if name in _OWNED_ARGUMENTS:
-            field = _OWNED_ARGUMENTS[name]
-            remedy = f"use {field}" if field else "the operator sets it; leave it out"
-            yield FieldProblem(
-                f"spec.engine.extraArgs[{position}]",
-                f"{argument.partition('=')[0]} belongs to the operator: {remedy}",
-                Reason.RESERVED_ARGUMENT,
-            )
 
 
 def _copies_have_their_devices(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
@@ -198,10 +186,22 @@ def overlay_problems(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
         "spec.canary.change.template": change,
         "spec.frontend.template": spec.frontend.template if spec.frontend else None,
         "spec.gateway.pickerTemplate": spec.gateway.picker_template if spec.gateway else None,
+        **_role_templates(spec),
     }
     for place, overlay in overlays.items():
         yield from template_problems(overlay or {}, place)
         yield from key_problems(overlay or {}, place)
+
+
+def _role_templates(spec: AtomDeploymentSpec) -> dict[str, Mapping[str, Any] | None]:
+    divided = spec.disaggregation
+    if divided is None:
+        return {}
+    roles = {"prefill": divided.prefill, "decode": divided.decode}
+    return {
+        f"spec.disaggregation.{name}.template": role.template if role is not None else None
+        for name, role in roles.items()
+    }
 
 
 def template_problems(template: Mapping[str, Any], place: str) -> Iterator[FieldProblem]:
@@ -255,13 +255,12 @@ def _label_problems(path: str, key: str, value: str) -> Iterator[FieldProblem]:
 def _api_key_is_said_once(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     if spec.engine.api_key_secret_ref is None:
         return
-    for position, argument in enumerate(spec.engine.extra_args or ()):
-        if _argument_name(argument) == "api-key-file":
-            yield FieldProblem(
-                f"spec.engine.extraArgs[{position}]",
-                "--api-key-file belongs to spec.engine.apiKeySecretRef, which is set; leave it out",
-                Reason.RESERVED_ARGUMENT,
-            )
+    for place in arguments_named(spec, "--api-key-file"):
+        yield FieldProblem(
+            place,
+            "--api-key-file belongs to spec.engine.apiKeySecretRef, which is set; leave it out",
+            Reason.RESERVED_ARGUMENT,
+        )
 
 
 def _prefixes_can_be_known(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
@@ -274,19 +273,18 @@ def _prefixes_can_be_known(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
         yield FieldProblem(
             field, "nothing is cached while spec.engine.prefixCaching is false; leave one out"
         )
-    for position, argument in enumerate(spec.engine.extra_args or ()):
-        if _argument_name(argument) == "kv-events-config":
-            yield FieldProblem(
-                f"spec.engine.extraArgs[{position}]",
-                f"--kv-events-config belongs to {field}, which is set; leave it out",
-                Reason.RESERVED_ARGUMENT,
-            )
+    for place in arguments_named(spec, "--kv-events-config"):
+        yield FieldProblem(
+            place,
+            f"--kv-events-config belongs to {field}, which is set; leave it out",
+            Reason.RESERVED_ARGUMENT,
+        )
 
 
 def _frontend_chooses_pods(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     gateway = spec.gateway
-    if spec.frontend is None or gateway is None:
-        return
+    if spec.frontend is None or gateway is None or spec.disaggregation is not None:
+        return  # with disaggregation the frontend may be implied, and the rule is another
     pools = {"inferencePool": gateway.inference_pool, "prefixAware": gateway.prefix_aware}
     for name, asked in pools.items():
         if asked:
@@ -302,21 +300,17 @@ def _one_process_hands_over(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     field = next((name for name, value in asked.items() if value), None)
     if field is None:
         return
-    for position, argument in enumerate(spec.engine.extra_args or ()):
-        if _argument_name(argument) == "api-server-count":
-            yield FieldProblem(
-                f"spec.engine.extraArgs[{position}]",
-                f"--api-server-count makes several HTTP processes, and {field} needs one; leave "
-                "one of the two out",
-                Reason.RESERVED_ARGUMENT,
-            )
-
-
-def _argument_name(argument: str) -> str:
-    return argument.lstrip("-").partition("=")[0].replace("_", "-")
+    for place in arguments_named(spec, "--api-server-count"):
+        yield FieldProblem(
+            place,
+            f"--api-server-count makes several HTTP processes, and {field} needs one; leave one of "
+            "the two out",
+            Reason.RESERVED_ARGUMENT,
+        )
 
 
 _RULES: tuple[Rule, ...] = (
+    roles_go_with_the_rest,
     _frontend_chooses_pods,
     canary_has_a_route,
     window_has_a_zone,
@@ -327,7 +321,7 @@ _RULES: tuple[Rule, ...] = (
     _words_are_labels,
     _api_key_is_said_once,
     _one_process_hands_over,
-    _extra_args_are_not_owned,
+    flags_are_free,
     pods_can_sleep,
     _copies_have_their_devices,
     _batch_holds_every_sequence,

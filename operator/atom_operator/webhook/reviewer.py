@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 from atom_operator.canary_spec import canary_spec, change_problems
+from atom_operator.children.naming import prefill_name
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION, PROFILE_KIND, Reason
 from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    ChildKey,
     EngineView,
     FieldProblem,
     Manifest,
@@ -26,11 +30,13 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Plan,
+    Supply,
     runs_engines,
 )
 from atom_operator.kinds import Kind
 from atom_operator.preview import Preview, essentials, everything
 from atom_operator.reconcile.decider import Decider, Decision
+from atom_operator.reconcile.known_plans import KnownPlans
 from atom_operator.reconcile.planning import (
     ANYWHERE,
     Surroundings,
@@ -40,6 +46,7 @@ from atom_operator.reconcile.planning import (
 )
 from atom_operator.reconcile.profiles.find_profile import optional_kinds
 from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.role_pods import prefill_pods
 from atom_operator.webhook.admission_review import ReviewRequest, Verdict
 from atom_operator.webhook.profile_reviewer import ProfileReviewer
 
@@ -130,18 +137,17 @@ class Reviewer:
             return Preview(decision.problems, elsewhere=self._elsewhere(key, request.new))
         before = await self._decide(key, request.old, observed) if request.old else None
         canary = await self._look_at_canary(key, request.new, decision)
-        plan = decision.plan
-        supply = decision.supply
-        if supply is None and plan.capacity.may_start:
-            supply = await self._decider.supply(plan, pod_template(plan))
+        prefill = await self._look_at_prefill(decision.plan, observed)
         return Preview(
-            after=plan,
+            after=decision.plan,
             before=before.plan if before else None,
             revision=_revision(decision),
             running=observed.deployment,
-            supply=supply,
+            supply=await self._supply(decision, decision.plan),
             waiting=decision.waiting.message if decision.waiting else None,
             canary=canary,
+            prefill=prefill,
+            follows=decision.waits.words if decision.waits and decision.waits.is_pair else None,
         )
 
     async def _look_at_canary(
@@ -157,15 +163,40 @@ class Reviewer:
         wanted = canary_spec(raw, spec)
         manifest: Manifest = {"metadata": {**name._asdict(), "uid": ""}, "spec": wanted}
         found = await self._decide(name, manifest, Observed({}, None, ()))
-        plan = found.plan
-        if plan is None:
+        if found.plan is None:
             return Preview(found.problems)
-        supply = (
-            await self._decider.supply(plan, pod_template(plan))
-            if plan.capacity.may_start
-            else None
+        return Preview(found.plan, supply=await self._supply(found, found.plan))
+
+    async def _look_at_prefill(self, plan: Plan, observed: Observed) -> Preview | None:
+        """Preview the pods that compute prompts for those of `plan`."""
+        wanted = prefill_pods(plan)
+        if wanted is None:
+            return None
+        key = ObjectKey(plan.identity.key.namespace, prefill_name(plan.identity.key))
+        child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, key.name))
+        uid = str(child["metadata"].get("uid") or "") if child is not None else ""
+        seen = Observed({}, None, ())
+        if child is not None:
+            kinds = await optional_kinds(self._port, key.namespace, wanted, self._decider.settings)
+            seen = await observe(self._port, key, uid, tuple(kinds))
+        manifest: Manifest = {"metadata": {**key._asdict(), "uid": uid}, "spec": wanted}
+        found = await self._decide(key, manifest, seen)
+        if found.plan is None:
+            return Preview(found.problems)
+        before = await self._decide(key, child, seen) if child is not None else None
+        return Preview(
+            after=found.plan,
+            before=before.plan if before is not None else None,
+            revision=_revision(found),
+            running=seen.deployment,
+            supply=await self._supply(found, found.plan),
         )
-        return Preview(plan, supply=supply)
+
+    async def _supply(self, decision: Decision, plan: Plan) -> Supply | None:
+        """Return the nodes' supply for the pods of `plan`; read if the decision did not need it."""
+        if decision.supply is not None or not plan.capacity.may_start:
+            return decision.supply
+        return await self._decider.supply(plan, pod_template(plan))
 
     def _elsewhere(self, key: ObjectKey, manifest: Manifest) -> Plan | None:
         """Return the plan that only this site's engines do not run, from the object itself."""
@@ -177,7 +208,9 @@ class Reviewer:
         return consider(Owner(key, ""), spec, around).plan
 
     async def _decide(self, key: ObjectKey, manifest: Manifest, observed: Observed) -> Decision:
-        return await self._decider.decide(key, _with_uid(manifest), observed, EngineView())
+        # A reviewed object may never be stored, so that no reconcile would forget its plans.
+        decider = replace(self._decider, plans=KnownPlans())
+        return await decider.decide(key, _with_uid(manifest), observed, EngineView())
 
 
 def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:

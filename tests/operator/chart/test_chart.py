@@ -19,7 +19,7 @@ from atom_operator.integration_values import EngineFeature, Site, SiteAddresses,
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from tests.support.cluster import upstream_crds
-from tests.support.cluster.helm_chart import CHART, KUBE_VERSION, run_helm
+from tests.support.cluster.helm_chart import CHART, KUBE_VERSION, objects_in, run_helm
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.promtool import assert_rules, metric_problems
 
@@ -39,7 +39,7 @@ def render(helm: str, *values: str) -> list[dict[str, Any]]:
         *flags,
     )
     assert result.returncode == 0, result.stderr
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
+    return objects_in(result.stdout)
 
 
 def every(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

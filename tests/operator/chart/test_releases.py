@@ -9,13 +9,12 @@ import time
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 
 from atom_operator.leadership.lease_object import ApiLease, lease_record
 from atom_operator.leadership.rivals import Rival, Rivals
 from atom_operator.settings import OperatorSettings
-from tests.support.cluster.helm_chart import CHART, KUBE_VERSION, run_helm
+from tests.support.cluster.helm_chart import CHART, KUBE_VERSION, objects_in, run_helm
 from tests.support.operator.stub_api_server import stub_api_server
 
 
@@ -32,7 +31,7 @@ def rendered_as(helm: str, release: str, namespace: str, *values: str) -> list[d
         *(f"--kube-version={KUBE_VERSION}", *flags),
     )
     assert result.returncode == 0, result.stderr
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
+    return objects_in(result.stdout)
 
 
 # Of these kinds a name is a DNS label; of all others it may have 253 characters.
@@ -40,6 +39,7 @@ LABELS_FOR_NAMES = {"Service", "Pod"}
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "release",
     ["a", "x" * 53, "atom-operator", "team-" + "y" * 34 + "-atom-operator", "z" * 50 + "-ab"],
@@ -94,6 +94,7 @@ def lease_of(documents: list[dict[str, Any]]) -> tuple[str, str]:
     return environ["ATOM_OPERATOR_LEASE_NAMESPACE"], environ["ATOM_OPERATOR_LEASE"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("release", ["atom", "another"])
 @pytest.mark.parametrize("watched", ["shared", "own,shared", "shared,more", "own"])
 async def test_the_second_release_for_one_namespace_finds_the_first_and_says_so(

@@ -94,6 +94,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "sleep": {"autoscaling": {"maxReplicas": 1, "idle": "Sleep", "idleSeconds": 60}},
     "an HPA": {"autoscaling": {"maxReplicas": 1, "minReplicas": 1, "method": "HPA"}},
+    "targets of latency": {"slo": {"ttft": "2s", "itl": "50ms", "percentile": 95}},
+    "one target": {"slo": {"itl": "1s"}},
     "gateway": {
         "gateway": {
             "inferencePool": {"name": "picker", "port": 9003, "failureMode": "FailClose"},
@@ -212,6 +214,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"autoscaling": {"maxReplicas": 2, "minReplicas": 0}}, "minReplicas 0 needs activationQuery"),
     ({"autoscaling": {"maxReplicas": 1, "idleSeconds": 60}}, "idleSeconds needs idle"),
+    ({"slo": {"percentile": 90}}, "set ttft, itl or both"),
+    ({"slo": {"ttft": "2"}}, "spec.slo.ttft"),
+    ({"slo": {"ttft": "0s"}}, "spec.slo.ttft"),
+    ({"slo": {"itl": "50ms", "percentile": 100}}, "spec.slo.percentile"),
     (
         {
             "autoscaling": {
@@ -255,11 +261,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_a_valid_spec_is_accepted(live_cluster: LiveCluster, name: str) -> None:
     assert dry_run(live_cluster, atom_deployment(**ACCEPTED[name])) == ""
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("changes", "words"), REFUSED)
 def test_an_invalid_spec_is_refused_with_field_and_range(
     live_cluster: LiveCluster, changes: dict[str, Any], words: str

@@ -175,7 +175,8 @@ def test_a_release_finds_by_the_pointer_who_else_watches_its_namespace(
     with ExitStack() as stack:
         for release in (first, second):
             release.kubectl("create", "namespace", release.namespace)
-            stack.callback(release.kubectl, "delete", "namespace", release.namespace)
+            end = ("delete", "namespace", release.namespace, "--wait=false")
+            stack.callback(release.kubectl, *end)
             stack.enter_context(installed(release, rendered(release, watching)))
         holder, other = (
             as_its_account(release, tmp_path / release.namespace) for release in (first, second)

@@ -158,6 +158,7 @@ def serve(cluster: LiveCluster, sources: Path, image: str) -> tuple[list[Any], d
     return identities(cluster), pods(cluster)
 
 
+@pytest.mark.whole  # generated lives upgrade the operator, and test_crd_upgrade the chart's CRD
 def test_an_upgrade_restarts_no_pod_and_fails_no_request(
     namespaced: LiveCluster, previous: Path
 ) -> None:

@@ -17,7 +17,11 @@ from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.operator.builders_operator import atom_deployment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.side_by_side,
+    pytest.mark.usefixtures("only_operator"),
+]
 
 _CANARY = "hf_canaryB7x0Zq1"
 _IMAGE = "localhost/atom-none:0"

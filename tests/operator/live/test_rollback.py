@@ -67,6 +67,7 @@ def pods(cluster: LiveCluster) -> set[str]:
     return set(listed.stdout.split())
 
 
+@pytest.mark.whole  # test_lifecycle rolls a bad image back, and the next test killed pods
 def test_a_bad_image_gives_way_to_the_revision_that_was_ready(
     namespaced: LiveCluster, image: str, tmp_path: Path
 ) -> None:

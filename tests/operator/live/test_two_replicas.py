@@ -79,6 +79,7 @@ def test_a_replica_takes_over_a_rollout_when_the_holder_is_killed(
         assert lease(cluster)["leaseTransitions"] == 1
 
 
+@pytest.mark.whole  # another replica takes over from one that is killed, above
 def test_a_replica_cut_off_from_the_api_server_gives_way_and_stands_by_when_it_is_back(
     namespaced: LiveCluster, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def test_an_apply_passes_while_the_webhook_is_down_and_a_second_replica_shares_i
         assert (cluster.get("secret", _SECRET), bundle(cluster)) == (made, before)
 
 
+@pytest.mark.whole  # the webhook's test_server makes certificates without an API server
 def test_a_deleted_certificate_is_made_anew(
     namespaced: LiveCluster, tmp_path: Path, host_address: str, free_port: int
 ) -> None:

@@ -71,6 +71,7 @@ def test_an_autoscaler_may_ask_for_what_the_nodes_hold(begin: Any) -> None:
     assert "the nodes hold 4 replicas" in named.said("CapacityLimited")["message"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("replicas", "strategy"), [(1, "Surge"), (3, "Surge"), (4, "InPlace")])
 def test_a_rollout_knows_what_is_free(begin: Any, replicas: int, strategy: str) -> None:
     assert begin(replicas=replicas).change() == strategy

@@ -23,7 +23,7 @@ from tests.support.operator.builders_operator import atom_deployment, gpu_node, 
 from tests.support.operator.fake_cluster import FakeCluster
 
 GPU = "amd.com/gpu"
-DAY_HOURS, SLICE_HOURS = 24, 4  # in the long suite, and daily
+DAY_HOURS, SLICE_HOURS = 24, 2  # in the long suite, and daily
 # Nodes and pods are looked at once a minute, and a replica takes some seconds to end.
 _KNOWN_AFTER_SECONDS = 150.0
 _PER_NODE = 8

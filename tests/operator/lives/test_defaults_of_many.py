@@ -78,6 +78,7 @@ def test_a_bad_profile_is_taken_by_one_and_another_edit_begins_anew() -> None:
         assert made.replaced == set(made.names)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("cause", "good", "situation"), _PAIRS)
 def test_a_change_for_many_takes_one_away_at_a_time(cause: str, good: bool, situation: str) -> None:
     """Four of them; the second is as the situation says."""
@@ -99,6 +100,7 @@ def test_a_change_for_many_takes_one_away_at_a_time(cause: str, good: bool, situ
             assert set(made.uids()) == set(made.before)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.singles
 @pytest.mark.parametrize("cause", ["a profile is edited", "the default image is another"])
 @pytest.mark.parametrize("good", [True, False])
@@ -149,6 +151,7 @@ def _get_stuck(made: Fleet, how: str) -> None:
     made.cluster.advance(20)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", STUCK)
 def test_a_neighbour_that_does_not_go_on_holds_nobody(how: str) -> None:
     with fleet(models=3) as made:

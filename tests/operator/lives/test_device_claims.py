@@ -335,3 +335,22 @@ def test_no_group_goes_where_the_quota_takes_no_claim_of_the_next_one(begin: Any
     told = condition(claiming.api, "Progressing")
     assert told["reason"] == "RolloutWaits"
     assert "exceeded quota: team" in told["message"]
+
+
+@pytest.mark.parametrize("new_pods", ["have no node", "are refused"])
+def test_an_old_pod_without_its_claim_has_the_cause_in_scheduled(begin: Any, new_pods: str) -> None:
+    """It is no failure of the revision that is asked for, whose pods wait for something else."""
+    claiming = begin(2)
+    claiming.ask(parallelism={"tensor": 4})
+    _limit(claiming, 6)
+    claiming.ask(parallelism={"tensor": 4}, replicas=2)
+    (quota,) = claiming.cluster.state.all(RESOURCE_QUOTA)
+    quota["spec"]["hard"]["pods"] = "2" if new_pods == "are refused" else "3"
+    elsewhere = {"spec": {"nodeSelector": {"shelf": "none"}}}
+    changes = {"rollout": {"strategy": "Surge"}, "template": elsewhere}
+    claiming.ask(parallelism={"tensor": 2}, replicas=2, **changes)
+    told = condition(claiming.api, "Scheduled")["message"]
+    assert "resourceclaims.resource.k8s.io is forbidden: exceeded quota: team" in told
+    assert ("no eligible node" in told) == (new_pods == "have no node")
+    by_quota = "requested: pods=1" in condition(claiming.api, "Progressing")["message"]
+    assert by_quota == (new_pods == "are refused")

@@ -12,6 +12,7 @@ from tests.support.operator_life.life import Life
 _BAD = ("ask_for_an_image", "registry.test/atom:bad", 1300)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 @pytest.mark.parametrize("also", [(), (("delete_a_pod", 1, 1),)])
 def test_groups_that_fail_beside_others_flap_in_no_condition(

@@ -108,6 +108,7 @@ def roll_out(lacks: str, places: int, more: int, edit: str) -> None:
         life.operator.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.singles
 @pytest.mark.parametrize(
     ("lacks", "places", "more", "edit"), [case for case in CASES if case[1:] in DAILY]

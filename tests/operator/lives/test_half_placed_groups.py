@@ -39,7 +39,15 @@ def roll_out(devices: int, replicas: int, edit: str, with_frontend: bool) -> Non
     assert broken(told(where, (_PRESSURE, *frontend, *EDITS[edit]))) is None
 
 
-@pytest.mark.parametrize(("devices", "replicas", "edit", "with_frontend"), DAILY)
+# Each edit, with a frontend and without one; DAILY has each twice.
+SHORT = [DAILY[-1], DAILY[2], DAILY[4], DAILY[7], DAILY[8]]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("devices", "replicas", "edit", "with_frontend"),
+    [pytest.param(*one, marks=() if one in SHORT else pytest.mark.whole) for one in DAILY],
+)
 def test_groups_that_serve_stay_beside_half_placed_ones(
     devices: int, replicas: int, edit: str, with_frontend: bool
 ) -> None:
@@ -74,6 +82,7 @@ def begin_together(devices: int, nodes: int, replicas: int, **changes: Any) -> N
         life.operator.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("devices", "nodes", "replicas"), FEW_SIZES)
 def test_groups_that_begin_together_do_not_wait_for_each_other(
     devices: int, nodes: int, replicas: int
@@ -96,6 +105,8 @@ HELD_BACK: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.singles
 @pytest.mark.parametrize("why", HELD_BACK)
 @pytest.mark.parametrize(("devices", "nodes", "replicas"), FEW_SIZES)
 def test_groups_do_not_wait_for_each_other_while_the_spec_is_held_back(
@@ -119,6 +130,7 @@ def test_groups_of_a_rollback_do_not_wait_for_each_other_either() -> None:
     assert broken(told(where, (*fails, ("ask_for_what_is_refused", 1300)))) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fault", ["lose_a_node", "drain_a_node", "put_a_node_under_pressure"])
 def test_a_group_does_not_give_back_a_place_that_no_other_can_have(fault: str) -> None:
     """The judge holds that each eviction is of use, and that a wait ends where one would be."""
@@ -153,6 +165,7 @@ class Two:
         return sorted({item["involvedObject"]["name"] for item in found})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (5, 5), *combinations((9, 5, 0), 2)])
 def test_of_two_deployments_the_one_of_lower_priority_and_then_the_younger_gives_back(
     first: int, second: int

@@ -288,6 +288,7 @@ def test_whatever_a_job_is_made_from_changes_one_that_has_not_ended(
     assert world.told("Ready")["status"] == "True", world.told("Ready")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_is_fetched_is_not_fetched_again(world: World, what: str) -> None:
     world.cluster.advance(300)

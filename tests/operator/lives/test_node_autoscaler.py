@@ -57,6 +57,7 @@ def begin() -> Iterator[Any]:
         scaled.operator.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("marks", "scaling"),
     [

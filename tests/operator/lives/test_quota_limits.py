@@ -126,6 +126,7 @@ def begin() -> Iterator[Any]:
         each.operator.close()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.singles
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("counted", [*((name,) for name in COUNTED), COUNTED], ids=" ".join)

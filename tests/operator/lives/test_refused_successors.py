@@ -71,6 +71,7 @@ def begin() -> Iterator[Any]:
         changed.life.operator.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.singles
 @pytest.mark.parametrize("where", ["alone", "groups"])
 @pytest.mark.parametrize("who", REFUSALS)
@@ -100,6 +101,8 @@ def test_pods_stay_until_those_that_follow_would_be_admitted(
     assert changed.said("Ready")["status"] == "True"
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("seconds", [1, 30, 200])
 @pytest.mark.parametrize("change", [("ask_for_memory", 48), ("ask_for_a_frontend", 2)])
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -112,6 +115,7 @@ def test_a_quota_of_limits_in_the_middle_of_a_rollout_of_groups_stops_no_more_of
     assert broken(told(where, (begins, limits, ("lift_the_quota", 400)))) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("who", [who for who in REFUSALS if "quota" not in who])
 def test_pods_stay_while_an_old_one_waits_for_a_node(begin: Any, who: str) -> None:
     """What waits is not what is refused: no old pod that goes would let a new one come. The words

@@ -237,6 +237,7 @@ SITUATIONS: dict[str, Callable[[World, dict[str, Any]], Callable[[], None]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.singles
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("situation", SITUATIONS)

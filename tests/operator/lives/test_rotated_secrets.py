@@ -142,6 +142,7 @@ def is_fetched(world: World) -> bool:
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(examples(_DAILY)))
 def test_a_job_is_tried_again_once_its_secret_is_right(seed: int) -> None:
     drawn = Rotation.draw(seed)

@@ -71,6 +71,8 @@ def begin(request: pytest.FixtureRequest) -> Iterator[Any]:
         watched.life.operator.close()
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.singles
 @pytest.mark.parametrize("said_by", ["plugin", "kubelet", "engine", "taint"])
 def test_a_pod_is_moved_to_a_free_node_once_its_device_has_been_sick_for_long(
     begin: Any, said_by: str
@@ -93,6 +95,7 @@ def test_a_pod_is_moved_to_a_free_node_once_its_device_has_been_sick_for_long(
     assert watched.told["reason"] == "Absent"
 
 
+@pytest.mark.rotated
 def test_a_device_that_is_sick_for_a_moment_moves_nothing(begin: Any) -> None:
     watched = begin(devices=8, nodes=2)
     ((pod, node),) = watched.places.items()
@@ -104,6 +107,7 @@ def test_a_device_that_is_sick_for_a_moment_moves_nothing(begin: Any) -> None:
     assert watched.evictions() == []
 
 
+@pytest.mark.rotated
 def test_without_another_place_the_pod_stays_until_one_comes_free(begin: Any) -> None:
     watched = begin(devices=8, nodes=2)
     ((pod, node),) = watched.places.items()
@@ -123,6 +127,7 @@ def test_without_another_place_the_pod_stays_until_one_comes_free(begin: Any) ->
     assert list(watched.places.values()) == [watched.life.node(other)]
 
 
+@pytest.mark.rotated
 def test_healthy_devices_of_its_own_node_are_a_place(begin: Any) -> None:
     watched = begin(devices=4, nodes=1)
     ((pod, node),) = watched.places.items()
@@ -193,6 +198,7 @@ def test_a_driver_that_is_away_says_nothing_of_devices(begin: Any) -> None:
     assert watched.told["reason"] == "Absent"
 
 
+@pytest.mark.rotated
 def test_pods_leave_a_node_one_after_the_other(begin: Any) -> None:
     watched = begin(devices=4, nodes=2, replicas=3)
     full = max(watched.places.values(), key=list(watched.places.values()).count)
@@ -207,6 +213,7 @@ def test_pods_leave_a_node_one_after_the_other(begin: Any) -> None:
     assert watched.told["reason"] == "NoOtherPlace"
 
 
+@pytest.mark.rotated
 def test_a_group_is_moved_whole_where_all_of_it_has_room(begin: Any) -> None:
     watched = begin(devices=8, nodes=3, groups=True)
     before = watched.places
@@ -251,6 +258,7 @@ SCENES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.singles
 @pytest.mark.parametrize("where", SCENES)
 @pytest.mark.parametrize("who", REFUSALS)
@@ -274,6 +282,7 @@ def test_a_pod_stays_while_its_successor_would_be_refused(begin: Any, who: str, 
     assert watched.told["reason"] == "Absent"
 
 
+@pytest.mark.rotated
 def test_a_pod_stays_while_the_operator_may_not_ask_for_its_successor(begin: Any) -> None:
     watched = begin(devices=8, nodes=2)
     before = watched.places
@@ -299,6 +308,7 @@ def test_what_a_quota_counts_of_the_pod_itself_is_room_for_its_successor(
     assert watched.told["reason"] == "Absent"
 
 
+@pytest.mark.rotated
 def test_what_admission_adds_to_the_successor_needs_a_place_too(begin: Any) -> None:
     watched = begin(devices=8, nodes=2, per_pod_gib=110, node_gib=110)
     before = watched.places
@@ -322,6 +332,7 @@ def _after_a_surge(begin: Any) -> tuple[Watched, str]:
     return watched, pod
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("said_by", ["plugin", "kubelet", "engine", "taint"])
 def test_what_a_sick_device_does_to_a_pod_after_a_surge_breaks_no_promise(
     begin: Any, said_by: str
@@ -333,6 +344,7 @@ def test_what_a_sick_device_does_to_a_pod_after_a_surge_breaks_no_promise(
     assert len(watched.life.cluster.serving("chat")) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("said_by", ["plugin", "kubelet", "taint"])
 def test_a_pod_that_serves_on_a_sick_device_is_nobodys_to_end(begin: Any, said_by: str) -> None:
     """The watch over lives does not take a sick device for the end of what serves on it."""
@@ -390,6 +402,7 @@ def _spread(watched: Watched, _node: str, other: str) -> None:
     watched.life.ask(template={**labels, "spec": {"topologySpreadConstraints": [rule]}})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.singles
 @pytest.mark.parametrize(
     ("closes", "words"),
@@ -417,6 +430,8 @@ def test_a_pod_that_serves_stays_where_the_scheduler_would_give_no_other_place(
         assert words in watched.told["message"]
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.singles
 @pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
 @pytest.mark.parametrize("said_by", ["plugin", "kubelet", "engine", "taint"])
 def test_memory_that_a_pod_waits_for_is_told_while_devices_are_sick_too(
@@ -427,6 +442,8 @@ def test_memory_that_a_pod_waits_for_is_told_while_devices_are_sick_too(
     assert broken(told(where, (("let_devices_fall_sick", 0, 8, said_by, 1300),))) is None
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.singles
 @pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
 @pytest.mark.parametrize(
     "happens", [("cordon_a_node", 0), ("put_a_node_under_pressure", 0, "pid-pressure")]

@@ -182,6 +182,7 @@ def test_weights_are_fetched_and_stay(start: Start) -> None:
     assert world.is_told("Ready") == ("False", "Suspended")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["HPA", "KEDA"])
 def test_an_autoscaler_neither_fights_it_nor_goes(start: Start, method: str) -> None:
     scaling = {"method": method, "minReplicas": 2, "maxReplicas": 6}

@@ -55,6 +55,11 @@ def test_every_flag_of_a_command_is_offered_with_its_values(name: str) -> None:
                 assert offered(name, option, "") == [FILES]
 
 
+def test_a_file_is_offered_where_a_command_takes_one() -> None:
+    assert offered("import", "") == [FILES]
+    assert offered("import", "model.yaml", "") == [NO_FILES]
+
+
 @pytest.mark.parametrize("name", ["status", "why", "top", "logs", "chat"])
 def test_names_of_atomdeployments_are_offered_once(name: str) -> None:
     assert offered(name, "") == ["chat", "code", NO_FILES]

@@ -58,6 +58,7 @@ def test_lines_are_as_kubectl_writes_them_or_documents(tmp_path: Path) -> None:
     assert list(yaml.safe_load_all(run(tmp_path, WRITES, "-o", "yaml").stdout)) == wanted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("output", ["text", "json", "yaml"])
 def test_what_kubectl_refuses_is_one_line_in_our_words(tmp_path: Path, output: str) -> None:
     done = run(tmp_path, REFUSES, "-o", output)
@@ -67,6 +68,7 @@ def test_what_kubectl_refuses_is_one_line_in_our_words(tmp_path: Path, output: s
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("output", ["text", "json", "yaml"])
 def test_kubectl_ends_with_the_plug_in_though_its_pod_is_quiet(tmp_path: Path, output: str) -> None:
     words, environment = command(tmp_path, WAITS, "--follow", "-o", output)

@@ -80,6 +80,7 @@ async def test_documents_are_json_and_yaml_alike() -> None:
     assert documents[1][0]["tokensPerSecond"] == "250"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("example", EXAMPLES[:2], ids=lambda path: path.stem)
 def test_no_line_of_a_plan_is_wider_than_the_terminal(example: Path) -> None:
     done = atom("plan", "-f", str(example), COLUMNS="80")
@@ -107,6 +108,7 @@ def plan_of(source: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return atom("plan", "-f", str(path))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("source", "meant"),
     [

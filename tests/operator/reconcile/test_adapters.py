@@ -174,7 +174,7 @@ def problems(**changes: Any) -> str:
             "2 adapters, and pods have room for 1; raise spec.engine.lora.maxCpuLoras",
         ),
         (adapted(engine={**ROOM, "extraArgs": ["--max-loras=8"]}), "spec.engine.lora.maxLoras"),
-        (adapted(engine={**ROOM, "extraArgs": ["--lora-modules"]}), "belongs to spec.adapters"),
+        (adapted(engine={**ROOM, "extraArgs": ["--lora-modules"]}), "use spec.adapters"),
         (adapted(engine={**ROOM, "extraArgs": ["--api-server-count", "2"]}), "needs one"),
     ],
 )

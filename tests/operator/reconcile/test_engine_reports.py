@@ -13,8 +13,10 @@ from atom_operator.domain import (
     DraftCounts,
     EngineHealth,
     EngineLoad,
+    EngineOutlook,
     LoadProgress,
 )
+from atom_operator.plugin.why import Seen, causes
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
@@ -270,3 +272,26 @@ async def test_engines_that_do_not_speculate_are_not_asked_for_drafts() -> None:
     assert f"{IP}/metrics" not in engines.asked
     assert speculation(cluster) is None
     assert outcome.requeue_after_seconds is None
+
+
+async def test_targets_of_latency_are_compared_with_what_the_engines_predict() -> None:
+    late = EngineOutlook(9.0, 0.01, "sequences", None, (), ())
+    cluster, engines = cluster_with(slo={"ttft": "2s"}), FakeEngines(outlooks={IP: late})
+    planned = plan(slo={"ttft": "2s"}).capacity.capacity
+    assert planned is not None
+    engines.capacities[IP] = planned
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert condition(cluster, "SloMet")["status"] == "Unknown"
+    finish_rollout(cluster)
+    cluster.put_pod(pod(cluster, podIP=IP))
+    outcome = await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert outcome.requeue_after_seconds == 60.0
+    missed = condition(cluster, "SloMet")
+    assert (missed["status"], missed["reason"]) == ("False", "SequencesShort")
+    found = causes(Seen(cluster.find(ATOM_DEPLOYMENT, "chat")))
+    (cause,) = [each for each in found if each.reason.startswith("SloMet")]
+    assert "maxNumSeqs" in cause.message
+    engines.outlooks[IP] = EngineOutlook(0.5, 0.01, "nothing", None, (), ())
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert condition(cluster, "SloMet")["status"] == "True"
+    assert condition(cluster, "Ready")["status"] == "True"

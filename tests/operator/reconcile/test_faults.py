@@ -171,6 +171,7 @@ async def undisturbed(history: History) -> tuple[dict[str, Manifest], int]:
     return outcome(cluster), counted
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
 async def test_killed_after_any_of_its_writes_the_successor_ends_at_the_same_state(
     history: History,
@@ -189,6 +190,7 @@ async def test_killed_after_any_of_its_writes_the_successor_ends_at_the_same_sta
         assert outcome(cluster) == expected, f"after write {write} of {writes}"
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("code", [409, 429, None])
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
 async def test_a_busy_or_conflicting_api_server_only_delays(

@@ -112,6 +112,7 @@ async def tries_profile(name: str, overlay: Overlay, site: Site) -> None:
         assert "AtomProfile default" in accepted["message"], name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("site", SITES, ids=["strict", "lenient"])
 @pytest.mark.parametrize("kind", PLACES)
 async def test_some_odd_overlays_reach_the_status(kind: str, site: Site) -> None:
@@ -138,6 +139,7 @@ async def test_every_odd_overlay_of_profiles_reaches_the_status() -> None:
         await tries_profile(name, overlay, SITES[1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", PLACES)
 def test_every_odd_overlay_is_reviewed(kind: str) -> None:
     """What the webhook does with each, which looks at no cluster."""

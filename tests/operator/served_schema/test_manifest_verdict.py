@@ -92,6 +92,17 @@ CHANGE: dict[str, Any] = {"engine": {"maxNumSeqs": 4}}
 QUERY: dict[str, Any] = {"name": "errors", "query": "vector(1)"}
 # Rules that the tables of the API server's test do not meet.
 FURTHER: list[dict[str, Any]] = [
+    {"cache": {"kv": {"hostMemory": "8Gi"}}},
+    {"cache": {"kv": {"hostMemory": "0"}}},
+    {"disaggregation": {}},
+    {"disaggregation": {"prefill": {}}},
+    {"disaggregation": {"prefillFor": "chat"}},
+    {"disaggregation": {"prefillFor": "chat", "decode": {}}},
+    {"disaggregation": {"prefill": {}, "decode": {"replicas": 3}}, "replicas": 2},
+    {
+        "disaggregation": {"prefill": {}, "decode": {"autoscaling": {"maxReplicas": 3}}},
+        "autoscaling": {"maxReplicas": 2},
+    },
     {"canary": {"change": CHANGE, "weight": 10}},
     {"canary": {"change": {}, "weight": 10}, "gateway": ROUTE},
     {"canary": {"change": CHANGE, "weight": 10}, "gateway": ROUTE},

@@ -39,6 +39,7 @@ def comment(path: Path) -> str:
 
 def test_there_are_examples() -> None:
     assert [path.name for path in MANIFESTS] == [
+        "atom-tiny-eyes.yaml",
         "atom-tiny.yaml",
         "autoscaling-mi300x.yaml",
         "deepseek-r1-mi300x.yaml",
@@ -50,6 +51,7 @@ def test_there_are_examples() -> None:
         "qwen3-4b-partition.yaml",
         "qwen3-8b-claim.yaml",
         "qwen3-8b-mi300x.yaml",
+        "qwen3-8b-prefill-decode.yaml",
         "qwen3-8b-whole-node.yaml",
         "smollm2.yaml",
         "traces.yaml",
@@ -94,13 +96,16 @@ async def test_an_example_is_accepted_planned_and_rendered_for_images_that_can_d
     assert (states["Accepted"], states["CapacityFits"]) == ("True", "True")
     assert status["capacity"]["maxSequences"] >= 1
     groups = (manifest["spec"].get("parallelism") or {}).get("nodes", 1) > 1
-    assert cluster.names(LEADER_WORKER_SET if groups else DEPLOYMENT) == [name]
+    fronted = bool({"frontend", "disaggregation"} & manifest["spec"].keys())
+    beside = [f"{name}-frontend"] if fronted else []
+    assert cluster.names(LEADER_WORKER_SET if groups else DEPLOYMENT) == [name, *beside]
 
 
-def test_the_demo_model_in_the_catalogue_is_the_one_in_the_repository() -> None:
-    text = (EXAMPLES / "models" / "atom-tiny" / "config.json").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["atom-tiny", "atom-tiny-eyes"])
+def test_a_demo_model_in_the_catalogue_is_the_one_in_the_repository(name: str) -> None:
+    text = (EXAMPLES / "models" / name / "config.json").read_text(encoding="utf-8")
     expected = ModelFacts.from_hf_config(json.loads(text))
-    assert facts_from_catalogue("path:///models/atom-tiny").facts == expected
+    assert facts_from_catalogue(f"path:///models/{name}").facts == expected
 
 
 @pytest.mark.cluster

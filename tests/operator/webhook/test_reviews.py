@@ -98,6 +98,15 @@ async def test_a_dry_run_of_what_no_engine_here_runs_prints_what_it_would_need()
     assert line == lines[0]
 
 
+async def test_an_object_that_is_only_reviewed_leaves_no_plan_behind() -> None:
+    cluster = FakeCluster(nodes=[gpu_node("a", 8)])
+    decider = reconciler(cluster).decider
+    reviewer = Reviewer(cluster, decider, answer_seconds=60)
+    verdict = await reviewer.review(parse_review(creation(replicas=2, **AMD)))
+    assert verdict.warnings
+    assert not decider.plans.known
+
+
 async def test_a_real_apply_says_only_what_stands_in_the_way() -> None:
     cluster = FakeCluster(nodes=[gpu_node("a", 8)])
     assert await warnings(cluster, creation(dry_run=False, **AMD)) == []
@@ -379,3 +388,21 @@ async def test_a_change_of_a_group_is_told_with_its_absence() -> None:
         "rollout cost: no spare pod; one replica (a group of 2 pods) less while it lasts, so a "
         "single replica is away meanwhile"
     )
+
+
+async def test_both_roles_of_a_divided_model_are_announced() -> None:
+    cluster = await served(replicas=1)
+    told = await warnings(cluster, update(cluster, disaggregation={"prefill": {"replicas": 2}}))
+    assert any(text.startswith("role: decode") for text in told)
+    assert any(text.startswith("prefill: role: prefill") for text in told)
+    assert "prefill, with the decode pods: 1 + 2 replicas" in told
+    first = "rollout: the prefill pods start first; then every decode pod is replaced"
+    assert first in told
+
+
+async def test_a_role_that_can_never_run_is_refused_with_its_field() -> None:
+    cluster = await served()
+    body = update(cluster, disaggregation={"prefill": {}}, engine={"prefixCaching": False})
+    verdict = await review(cluster, body)
+    assert verdict.refusal is not None
+    assert verdict.refusal.startswith("spec.disaggregation: received pages are found in the prefix")

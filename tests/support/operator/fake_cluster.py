@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec.msgpack import encode
+
 from atom_operator import constants
 from atom_operator.cluster.errors import (
     AlreadyExistsError,
@@ -83,6 +85,7 @@ class FakeCluster:
     def __post_init__(self) -> None:
         self._version = 0
         self._attempts = 0
+        self._at_rest: dict[tuple[_Key, str], tuple[object, ...]] = {}
 
     # --- ClusterPort -------------------------------------------------------------------------
 
@@ -357,6 +360,9 @@ class FakeCluster:
         if existing is None:  # an object of that name from before takes its owners with it
             for of in [entry for entry in self.owned_fields if entry[0] == key]:
                 del self.owned_fields[of]
+        rest = self._rest(manager, key, manifest) if existing else None
+        if rest is not None and self._at_rest.get((key, manager)) == rest:
+            return copied(existing)  # this very apply changed nothing about this very object
         stored = copied(existing) if existing else self._new_object(key)
         wanted = {"metadata": _applied_metadata(manifest), **_payload(manifest)}
         paths = set(leaves(wanted)) - {("metadata",)}  # which has the object's identity too
@@ -379,7 +385,14 @@ class FakeCluster:
         if owned_anew or stored != existing:
             self.touch(stored)
             self.objects[key] = stored
+        elif rest is not None:
+            self._at_rest[key, manager] = rest
         return copied(stored)
+
+    def _rest(self, manager: str, key: _Key, manifest: Manifest) -> tuple[object, ...]:
+        """Return the facts that decide if an apply changes an object that exists."""
+        owned = frozenset(self.owned_fields.get((key, manager), ()))
+        return encode(self.objects[key]), encode(manifest), owned
 
     def _new_object(self, key: _Key) -> Manifest:
         made = _new_object(key, self._next_number())

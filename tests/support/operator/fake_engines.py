@@ -11,6 +11,7 @@ from atom_operator.domain import (
     EngineHealth,
     EngineLoad,
     EngineMetrics,
+    EngineOutlook,
     RequestCounts,
     SleepCounts,
 )
@@ -27,6 +28,7 @@ class FakeEngines:
     adapted: dict[str, tuple[AdapterState, ...]] = field(default_factory=dict)
     requests: dict[str, RequestCounts] = field(default_factory=dict)
     sleeps: dict[str, SleepCounts] = field(default_factory=dict)
+    outlooks: dict[str, EngineOutlook] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def health(self, address: str) -> EngineHealth | None:
@@ -40,7 +42,13 @@ class FakeEngines:
     async def metrics(self, address: str) -> EngineMetrics | None:
         self.asked.append(f"{address}/metrics")
         requests, sleep = self.requests.get(address), self.sleeps.get(address)
-        return EngineMetrics(self.counts.get(address), self.loads.get(address), requests, sleep)
+        return EngineMetrics(
+            self.counts.get(address),
+            self.loads.get(address),
+            requests,
+            sleep,
+            self.outlooks.get(address),
+        )
 
     async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
         self.asked.append(f"{address}/server_info")

@@ -113,13 +113,17 @@ def _step(node: Any, name: str, list_name: str) -> Any:
 
 
 def drop_nameless_items(node: Any) -> None:
-    """An item whose identity was removed is gone, and so is a list without items."""
+    """An item whose identity was removed is gone, and so are a list and a map that are empty
+    without it."""
     if not isinstance(node, dict):
         return
     for name, value in list(node.items()):
+        was_full = bool(value)
         if name in _LIST_KEYS and isinstance(value, list) and value:
             node[name] = [item for item in value if _LIST_KEYS[name] in item]
             if not node[name]:
                 del node[name]
         for child in value if isinstance(value, list) else [value]:
             drop_nameless_items(child)
+        if isinstance(value, dict) and not value and was_full:
+            del node[name]

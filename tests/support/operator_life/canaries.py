@@ -144,6 +144,7 @@ class CanaryPromises:
         self.life = life
         self.gone_since: float | None = None
         self.replicas = 0  # of the workload beside it
+        self.placed = 0  # those of them that have a node
         self.follows = False  # its share, as it was asked for last
 
     def broken(self) -> str | None:
@@ -183,10 +184,12 @@ class CanaryPromises:
 
     @promise("others-stay-beside-a-canary")
     def _the_others_stay(self) -> str | None:
-        """No autoscaler takes a pod that the requests of a canary need when it is undone."""
+        """No autoscaler takes a pod that the requests of a canary need when it is undone. A replica
+        that had no node is no such pod: an autoscaler asks for no more than find a place."""
         before, self.replicas = self.replicas, self._beside()
+        placed, self.placed = self.placed, self._placed()
         load = self.life.state.load.get(self.life.name, 0.0)
-        needed = min(before, math.ceil(load), _most(self.life.spec))
+        needed = min(before, placed, math.ceil(load), _most(self.life.spec))
         takes = share_of_canary(self.life.state, self.life.name)
         if not takes or self.life.promises.touched or self.replicas >= needed:
             return None
@@ -195,6 +198,11 @@ class CanaryPromises:
     def _beside(self) -> int:
         workload = self.life.workload
         return int(workload["spec"].get("replicas", 1)) if workload else 0
+
+    def _placed(self) -> int:
+        """Count pods beside a canary that have a node which the cluster hears of."""
+        homes = (pod["spec"].get("nodeName") for pod in self.life.pods)
+        return sum(home is not None and home not in self.life.state.lost for home in homes)
 
     def _is_just_lost(self) -> bool:
         """Whether its nodes have gone: what they run is called ready until the cluster knows."""

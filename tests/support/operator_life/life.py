@@ -401,6 +401,8 @@ class Life:
         scaling = self.spec.get("autoscaling") if self.scene.claim in ("", "zone") else None
         changes = {"template": template, "replicas": 1, "rollout": _ROLLOUT}
         changes |= {"suspend": None, "canary": None}
+        if "disaggregation" in self.spec:
+            changes["disaggregation"] = {"prefill": {}}
         self.ask(engine=engine, autoscaling=scaling, **changes)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.support.operator_life.canaries import draw_canary_story
 from tests.support.operator_life.life import play
+from tests.support.operator_life.pairs import draw_pair_story
 from tests.support.operator_life.story import Story, draw_story, shortest
 from tests.support.operator_life.wider import draw_wider_story
 
@@ -18,6 +19,7 @@ KINDS: Mapping[str, Callable[[int], Story]] = {
     "plain": draw_story,
     "wider": draw_wider_story,
     "canary": draw_canary_story,
+    "pair": draw_pair_story,
 }
 _SAME = 30  # characters by which two failures are of one promise
 

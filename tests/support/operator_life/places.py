@@ -49,7 +49,8 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
         return f"old pods go for new ones that would be refused, by {strategy}"
     if fits(life.state, workload, ()):
         return f"a spare pod had a place, and old pods go first, by {strategy}"
-    if recreates and all(fits(life.state, workload, [pod]) for pod in old):
+    # Where one alone serves, it goes for a new one in its place by either strategy.
+    if recreates and len(old) > 1 and all(fits(life.state, workload, [pod]) for pod in old):
         return "a new pod would fit in the place of any old one, and all of them go"
     return None
 

@@ -18,6 +18,7 @@ from tests.support.operator_life.causes import untold
 from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.group_promises import GroupPromises
 from tests.support.operator_life.groups import group_of, leader_of
+from tests.support.operator_life.pairs import PairPromises
 from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
 from tests.support.operator_life.promise import promise
 from tests.support.operator_life.rollout_bound import RolloutBound
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _REVISION = "serving.atom.dev/revision"
 _FAILED = "serving.atom.dev/failed-revision"
+_WAITS_FOR_ITS_TURN = "roll at a time"  # with an edited default, behind others and its own canary
 _WAIT_SECONDS = 180.0  # until a wait lasts
 _TELL_SECONDS = 60.0  # within which a cause is told: what no event announces is looked at by then
 _OWN_WAIT_SECONDS = 240.0  # until nothing may wait any more for what its own old pods hold
@@ -86,6 +88,7 @@ class Promises:
         self.touched = False  # the workload, by hand
         self.canary = CanaryPromises(life)
         self.wider = WiderPromises(life)
+        self.pair = PairPromises(life)
         self.devices = DevicePromises(life, self._hold)
         self.groups = GroupPromises(life, self._hold)
         self.bound = RolloutBound(life)
@@ -110,6 +113,12 @@ class Promises:
         self.devices.watch()
         self._what_serves_stays()
         self._the_strategy_is_due()
+        self._roles_change_in_order()
+
+    @promise("prefill-pods-go-first", "one-role-serves")
+    def _roles_change_in_order(self) -> None:
+        found = self.pair.watch()
+        self._hold(found is None, f"{found}")
 
     @promise("serving-pods-stay")
     def _what_serves_stays(self) -> None:
@@ -123,7 +132,7 @@ class Promises:
         ours = [
             pod
             for pod in gone
-            if not self._is_others_doing(pod) and not self.bound.is_last(workload, pod)
+            if not self.is_others_doing(pod) and not self.bound.is_last(workload, pod)
         ]
         floor = self.bound.fewest(workload, len(before), len(gone) - len(ours))
         if not ours or self.touched:
@@ -144,7 +153,7 @@ class Promises:
             pod for pod in found if leader_of(pod) is None or ready[leader_of(pod)] == _GROUP_SIZE
         ]
 
-    def _is_others_doing(self, pod: Manifest) -> bool:
+    def is_others_doing(self, pod: Manifest) -> bool:
         """Whether somebody else ended it or one of its group, which falls with any of its pods."""
         return any(map(self._is_ended_by_others, group_of(self.life.state, pod)))
 
@@ -195,6 +204,8 @@ class Promises:
         self._hold(found is None, f"{found}")
         found = self.wider.broken()
         self._hold(found is None, f"{found}")
+        found = self.pair.broken()
+        self._hold(found is None, f"{found}")
 
     @promise("conditions-do-not-flap")
     def _nothing_flaps(self, parent: Manifest) -> None:
@@ -228,7 +239,9 @@ class Promises:
             )
             self._nothing_says_otherwise(conditions)
             sites = {_variable(pod, "SITE") for pod in self.life.pods}
-            self._hold(sites <= {self.life.site}, f"Ready is true, and sites are {sites}")
+            waits = _WAITS_FOR_ITS_TURN in conditions["Progressing"]["message"]
+            as_edited = waits or sites <= {self.life.site}
+            self._hold(as_edited, f"Ready is true, and sites are {sites}")
             self._hold(not self._route_is_refused(), "Ready is true, and its route is refused")
         elif good and self._route_is_refused():
             words = self.life.gateway.words if self.life.gateway else ""
@@ -283,6 +296,7 @@ class Promises:
             and all(map(is_ready, pods))
             and seen == workload["metadata"]["generation"]
             and self._has_asked_pods(pods)
+            and self.pair.is_as_asked
         )
 
     def _has_asked_pods(self, pods: list[Manifest]) -> bool:
@@ -300,7 +314,7 @@ class Promises:
             and _option(pod, "--served-model-name") in names
             # A frontend continues streams on another pod, by a secret that all of them mount.
             and ("--handover-secret-file" in _engine_of(pod["spec"])["args"])
-            == ("frontend" in self.life.spec)
+            == bool({"frontend", "disaggregation"} & self.life.spec.keys())
             for pod in pods
         )
 
@@ -360,6 +374,8 @@ class Promises:
             self._hold(wanted == self.life.spec["replicas"], f"{wanted} replicas at the end")
         self._hold(serving == wanted, f"{serving} of {wanted} serve at the end: {ready}")
         self._hold(ready["status"] == "True", f"at the end Ready says {ready}")
+        found = self.pair.at_the_end()
+        self._hold(found is None, f"{found}")
 
     @promise("no-writes-at-rest")
     def judge_the_rest(self, writes: list[str]) -> None:

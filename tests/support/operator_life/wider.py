@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE
+from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from tests.support.operator_life.callers import misled
 from tests.support.operator_life.happenings import HAPPENINGS, PRESSURES, Kind
 from tests.support.operator_life.others_at_work import ForeignAutoscaler
@@ -67,6 +68,18 @@ def rename_the_model(life: Life, name: str) -> None:
     life.ask(model={**life.spec["model"], "servedName": name})
 
 
+TARGETS: dict[str, Mapping[str, Any]] = {
+    "first token": {"ttft": "2s"},
+    "next token": {"itl": "50ms", "percentile": 95},
+    "both": {"ttft": "800ms", "itl": "40ms", "percentile": 99},
+}
+
+
+def set_targets(life: Life, which: str | None) -> None:
+    """Ask for targets of latency, or for none."""
+    life.ask(slo=None if which is None else dict(TARGETS[which]))
+
+
 _ANY = tuple(range(8))
 WIDER_HAPPENINGS = {
     "let_another_autoscaler_fight": Kind(let_another_autoscaler_fight, 2, ((1, 3, 5, None),)),
@@ -76,6 +89,7 @@ WIDER_HAPPENINGS = {
         (((POD.kind,), (POD.kind, JOB.kind), (SERVICE.kind, DEPLOYMENT.kind), (), ()),),
     ),
     "rename_the_model": Kind(rename_the_model, 2, (("one", "two"),)),
+    "set_targets": Kind(set_targets, 2, ((*TARGETS, None),)),
     "put_a_node_under_pressure": Kind(
         HAPPENINGS["put_a_node_under_pressure"].does, 3, (_ANY, PRESSURES)
     ),
@@ -121,6 +135,7 @@ class WiderPromises:
             self._callers_find_their_model()
             or self._a_fight_is_told()
             or self._a_load_brings_its_nodes()
+            or self._targets_are_told_and_kept()
         )
 
     @promise("callers-find-their-model")
@@ -128,6 +143,44 @@ class WiderPromises:
         """Requests by the route's header, a frontend or the picker name a model that a pod serves,
         as long as a pod serves one."""
         return next(iter(misled(self.life.cluster, self.life.name)), None)
+
+    @promise("targets-are-reported")
+    def _targets_are_told_and_kept(self) -> str | None:
+        """Targets of latency have a condition as long as they are asked for, and replicas follow
+        them where KEDA or an autoscaler moves them."""
+        parent = self.life.parent or {}
+        spec, status = parent.get("spec") or {}, parent.get("status") or {}
+        seen = status.get("observedGeneration") == parent.get("metadata", {}).get("generation")
+        if not seen or _is_kept(status) or not status.get("conditions"):
+            return None
+        told = {item["type"]: item["status"] for item in status["conditions"]}
+        asked = {"ttft", "itl"} & (spec.get("slo") or {}).keys()
+        if asked & _elsewhere(spec):
+            return None  # the pods before the roles keep it until the prefill pods do
+        is_asked = bool(asked - _elsewhere(spec))
+        if is_asked != ("SloMet" in told):
+            return f"targets are asked for: {is_asked}, and SloMet is {told.get('SloMet')}"
+        return self._signal_differs(spec) if "canary" not in spec else None
+
+    @promise("targets-are-reported")
+    def _signal_differs(self, spec: Mapping[str, Any]) -> str | None:
+        """Replicas follow each target that is asked for, and no other. Beside prefill pods, which
+        decide the first token, they follow the time between tokens alone."""
+        key = ("default", self.life.name)
+        for kind in (SCALED_OBJECT, AUTOSCALER):
+            found = self.life.cluster.api.objects.get((kind, *key))
+            if found is None or not spec.get("autoscaling"):
+                continue
+            text = repr(found["spec"].get("triggers") or found["spec"].get("metrics") or "")
+            for name, target in (("ttft", "predicted_ttft"), ("itl", "predicted_itl")):
+                is_asked = name in (spec.get("slo") or {}).keys() - _elsewhere(spec)
+                # The count of replicas is that of the pods that predict a first token.
+                in_ratio = f"{target}_seconds" in text.replace("count(atom:predicted_ttft", "")
+                if is_asked != in_ratio:
+                    return (
+                        f"a target of {name} is asked for: {is_asked}, and {kind.kind} has it not"
+                    )
+        return None
 
     @promise("pending-pods-bring-nodes")
     def _a_load_brings_its_nodes(self) -> str | None:
@@ -189,6 +242,11 @@ class WiderPromises:
         if time - self.fought_since <= _TELL_SECONDS:
             return None
         return "somebody sets the replicas again and again, and no condition names it"
+
+
+def _elsewhere(spec: Mapping[str, Any]) -> set[str]:
+    """Return the targets that prefill pods keep, on an object of their own."""
+    return {"ttft"} if "disaggregation" in spec else set()
 
 
 def _is_kept(status: Mapping[str, Any]) -> bool:

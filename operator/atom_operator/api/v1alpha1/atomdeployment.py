@@ -7,13 +7,15 @@ writes nothing into the spec.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from atom_operator.api.v1alpha1.accelerator import AcceleratorSpec
 from atom_operator.api.v1alpha1.cache import CacheSpec, JobsSpec
 from atom_operator.api.v1alpha1.canary import CanarySpec
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity, cel, keyed_by
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, cel, keyed_by
+from atom_operator.api.v1alpha1.disaggregation import DisaggregationSpec
 from atom_operator.api.v1alpha1.engine import (
     ConfigMapKeyRef,
     EngineSpec,
@@ -27,6 +29,7 @@ from atom_operator.api.v1alpha1.integration_fields import (
     GatewaySpec,
     MonitoringSpec,
     NetworkPolicySpec,
+    SloSpec,
 )
 from atom_operator.api.v1alpha1.lora import MODEL_FORMS, MODEL_PATTERN, AdapterSpec
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
@@ -34,24 +37,6 @@ from atom_operator.api.v1alpha1.rollout import RolloutSpec
 
 # Of spec.templateRemove: names after dots, items of a list or map in brackets.
 REMOVED_PATTERN = r"^(metadata|spec)((\.[A-Za-z][A-Za-z0-9]*)|(\[[^\[\]]+\]))+$"
-
-# The products of plan/accelerators.py (a test compares); for another device set memory and
-# select its nodes by spec.template.
-ProductName = Literal[
-    "MI100",
-    "MI210",
-    "MI250",
-    "MI250X",
-    "MI300A",
-    "MI300X",
-    "MI308X",
-    "MI325X",
-    "MI350X",
-    "MI355X",
-]
-DeviceGroups = Annotated[list[Annotated[int, Field(ge=1, le=2_147_483_647)]], Field(max_length=8)]
-PartitionMode = Annotated[str, Field(pattern=r"^(spx|dpx|qpx|cpx)_nps[1248]$")]
-ExtendedResource = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
 
 
 class SecretKeyRef(ApiModel):
@@ -147,61 +132,6 @@ class ModelSpec(ApiModel):
     """A ConfigMap that holds the model's config.json, for the same purpose."""
 
 
-class DeviceClaimSpec(ApiModel):
-    """Devices by a ResourceClaim of each pod (resource.k8s.io/v1), from a DRA driver instead of a
-    device plugin."""
-
-    device_class: ResourceName = "gpu.amd.com"
-    """DeviceClass of AMD's driver."""
-    partition: PartitionMode | None = None
-    """Compute and memory mode of a part of a GPU, such as cpx_nps4; default: whole GPUs."""
-
-
-class AcceleratorSpec(ApiModel):
-    """The accelerators that a replica runs on."""
-
-    model_config = ConfigDict(
-        json_schema_extra=cel(
-            (
-                "self.type != 'cpu' || (!has(self.product) && !has(self.resourceName))",
-                "product and resourceName apply to type amd only",
-            ),
-            ("self.type != 'cpu' || !has(self.claim)", "claim applies to type amd only"),
-            (
-                "!(has(self.claim) && has(self.resourceName))",
-                "set claim (a DRA driver) or resourceName (a device plugin)",
-            ),
-            ("self.type != 'cpu' || !has(self.preflight)", "preflight applies to type amd only"),
-            (
-                "self.type != 'cpu' || !has(self.deviceGroups)",
-                "deviceGroups applies to type amd only",
-            ),
-        )
-    )
-
-    type: Literal["amd", "cpu"] = "amd"
-    """amd: Instinct GPUs; cpu: no accelerator, for development and small models."""
-    product: ProductName | None = None
-    """GPU product such as MI300X: pods go to nodes with that device, and the plan uses its
-    memory. For any other device set memory and select its nodes by spec.template."""
-    resource_name: ExtendedResource | None = None
-    """Extended resource of one device; default: amd.com/gpu."""
-    claim: DeviceClaimSpec | None = None
-    """Pods claim their devices (Dynamic Resource Allocation) instead of naming an extended
-    resource: devices of this product, with at least this memory. {} takes the defaults."""
-    memory: MemoryQuantity | None = None
-    """amd: memory of one device, if product does not imply it. cpu: memory of the container, which
-    is its limit and the base of the plan; default: 4Gi."""
-    device_groups: DeviceGroups | None = None
-    """Numeric ids of the groups that own /dev/kfd and /dev/dri/renderD* on the nodes (render,
-    video). Pods run as an unprivileged user and need these groups unless every user may open the
-    files. amd only."""
-    preflight: bool | None = None
-    """An init container first checks the devices (present, permitted, as many as asked for, of an
-    architecture that the engine has kernels for) and reports the first fault. amd only; default:
-    false."""
-
-
 class AtomDeploymentSpec(ApiModel):
     """Desired state: a model, served by engine pods."""
 
@@ -231,6 +161,17 @@ class AtomDeploymentSpec(ApiModel):
                 "!has(self.canary) || (has(self.gateway) && has(self.gateway.httpRoute))",
                 "canary needs gateway.httpRoute, which divides the requests",
             ),
+            (
+                "!has(self.disaggregation) || !has(self.disaggregation.decode)"
+                " || !has(self.disaggregation.decode.replicas) || self.replicas == 1"
+                " || self.replicas == self.disaggregation.decode.replicas",
+                "disaggregation.decode.replicas is the number of decode pods: leave replicas out",
+            ),
+            (
+                "!has(self.disaggregation) || !has(self.disaggregation.decode)"
+                " || !has(self.disaggregation.decode.autoscaling) || !has(self.autoscaling)",
+                "disaggregation.decode.autoscaling scales the decode pods: leave autoscaling out",
+            ),
         )
     )
 
@@ -257,6 +198,9 @@ class AtomDeploymentSpec(ApiModel):
     spec.replicas. false starts the replicas again. Default: false."""
     autoscaling: AutoscalingSpec | None = None
     """Autoscaling of the replicas by load. Default: none."""
+    slo: SloSpec | None = None
+    """Targets of latency. With autoscaling, replicas follow the latencies that the engines predict;
+    without it, the targets are only reported. Default: none."""
     accelerator: AcceleratorSpec = Field(default_factory=AcceleratorSpec)
     """The devices of a replica."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
@@ -264,10 +208,14 @@ class AtomDeploymentSpec(ApiModel):
     canary: CanarySpec | None = None
     """Another revision that takes a share of the requests through gateway.httpRoute until it is
     promoted or undone. Default: none."""
+    disaggregation: DisaggregationSpec | None = None
+    """Prefill and decode in separate pods: prefill pods compute prompts, and decode pods, the ones
+    that the rest of this spec describes, read the KV pages and answer. Default: every pod does
+    both."""
     frontend: FrontendSpec | None = None
     """Servers without an engine that hold the clients' connections and send the work to the engine
     pods: if an engine pod is killed, its answers continue on another pod. While no frontend is
-    ready, the Service leads to the engine pods. Default: none."""
+    ready, the Service leads to the engine pods. Default: none; {} with disaggregation."""
     gateway: GatewaySpec | None = None
     """Objects of the Gateway API; they need its CRDs."""
     monitoring: MonitoringSpec | None = None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from atom_operator.api.v1alpha1.atomdeployment import (
+from atom_operator.api.v1alpha1.accelerator import (
     DeviceClaimSpec,
     DeviceGroups,
     ExtendedResource,

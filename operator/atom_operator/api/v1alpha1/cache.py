@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity
+from atom_operator.api.v1alpha1.common import (
+    PRESERVE,
+    QUANTITY_PATTERN,
+    ApiModel,
+    MemoryQuantity,
+    cel,
+)
 
 _ClaimName = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -43,12 +49,50 @@ class JobsSpec(ApiModel):
     again later. Default: a day for a download, half an hour for an inspection."""
 
 
+AUTO_SIZE = "Auto"
+_TierMemory = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(max_length=32, pattern=rf"^{AUTO_SIZE}$|{QUANTITY_PATTERN}"),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 32,
+            "pattern": rf"^{AUTO_SIZE}$|{QUANTITY_PATTERN}",
+            **cel(
+                (
+                    f"string(self) == '{AUTO_SIZE}' || "
+                    "quantity(string(self)).isGreaterThan(quantity('0'))",
+                    f"must be more than 0, or {AUTO_SIZE}",
+                )
+            ),
+        }
+    ),
+]
+
+
+class KVDiskSpec(ApiModel):
+    """Files that keep blocks of the KV cache behind the host's memory."""
+
+    size: MemoryQuantity
+    """Size of the files, of all pods that share them; the files that were used longest ago are
+    removed."""
+    claim: _ClaimName | None = None
+    """Name of a PersistentVolumeClaim in the same namespace, which all pods share and whose files
+    outlive them; more than one replica needs the access mode ReadWriteMany. Default: an emptyDir of
+    each pod on its node's disk, which the pod's request for ephemeral-storage includes."""
+
+
 class KVCacheSpec(ApiModel):
     """Tiers of the KV cache below the device."""
 
-    host_memory: MemoryQuantity
+    host_memory: _TierMemory
     """Memory of the node that keeps blocks of the KV cache that leave the device, for prompts that
-    return. It is added to the pod's memory request; on cpu it is a part of accelerator.memory."""
+    return. It is added to the pod's memory request; on cpu it is a part of accelerator.memory. Auto
+    is 70 % of the memory that the pod's share of the devices brings on the smallest node with the
+    device, less the pod's own; on cpu a quarter of accelerator.memory."""
+    disk: KVDiskSpec | None = None
+    """Files for blocks that leave the host's memory. Default: they are computed again."""
 
 
 class CacheSpec(ApiModel):

@@ -84,19 +84,18 @@ class SpeculativeSpec(ApiModel):
     """eagle3: the draft model's config.json, for the capacity plan."""
 
 
+BATCH_HOLDS_EVERY_SEQUENCE = (
+    "!has(self.maxNumBatchedTokens) || !has(self.maxNumSeqs)"
+    " || self.maxNumBatchedTokens >= self.maxNumSeqs",
+    "maxNumBatchedTokens must be at least maxNumSeqs: every running sequence takes one token of a"
+    " step",
+)
+
+
 class EngineSpec(ApiModel):
     """Settings of the engine."""
 
-    model_config = ConfigDict(
-        json_schema_extra=cel(
-            (
-                "!has(self.maxNumBatchedTokens) || !has(self.maxNumSeqs)"
-                " || self.maxNumBatchedTokens >= self.maxNumSeqs",
-                "maxNumBatchedTokens must be at least maxNumSeqs: every running sequence takes one"
-                " token of a step",
-            )
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=cel(BATCH_HOLDS_EVERY_SEQUENCE))
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Engine image; default: the operator's setting for the accelerator type."""
@@ -114,8 +113,11 @@ class EngineSpec(ApiModel):
     kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"] | None = option_field("kv_cache_dtype")
     prefix_caching: bool | None = option_field("enable_prefix_caching")
     scheduling_policy: Literal["mixed", "prefillFirst"] | None = option_field("scheduling_policy")
+    deadline_ms: int | None = option_field("deadline_ms")
+    deadline_action: Literal["refuse", "queue"] | None = option_field("deadline_action")
     reproducible: bool | None = option_field("reproducible")
     max_images: int | None = option_field("max_images")
+    image_memory_mib: int | None = option_field("image_memory_mib")
     speculative: SpeculativeSpec | None = None
     """Speculative decoding, which changes no token. Default: none."""
     lora: LoraSpec | None = None

@@ -109,6 +109,25 @@ class AutoscalingSpec(ApiModel):
         return self.idle is None or self.max_replicas > self.fewest
 
 
+LATENCY_PATTERN = r"^[1-9][0-9]{0,6}(ms|s)$"
+_Latency = Annotated[str, Field(max_length=16, pattern=LATENCY_PATTERN)]
+
+
+class SloSpec(ApiModel):
+    """Targets of latency, which SloMet reports and spec.autoscaling keeps."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(("has(self.ttft) || has(self.itl)", "set ttft, itl or both"))
+    )
+
+    ttft: _Latency | None = None
+    """Most time from a request to its first token, such as 2s or 800ms."""
+    itl: _Latency | None = None
+    """Most time between two tokens of an answer, such as 50ms."""
+    percentile: Annotated[int, Field(ge=50, le=99)] | None = None
+    """Percentage of the requests that the targets apply to. Default: 90."""
+
+
 class EndpointPickerSpec(ApiModel):
     """The endpoint picker of an InferencePool: a Service that chooses the pod of a request."""
 

@@ -91,6 +91,16 @@ class SpeculationStatus(ApiModel):
     """Mean number of tokens per step with drafts; 1 if no draft was accepted."""
 
 
+class StepsStatus(ApiModel):
+    """Steps of the pods beside the measured table of their card, which kubectl atom advise corrects
+    its predictions by."""
+
+    percent_of_table: int
+    """Median time of the steps of the last minute, as a percentage of the table's."""
+    pods: int
+    """Number of pods that were compared."""
+
+
 class SleepStatus(ApiModel):
     """Sleep of pods that get no requests."""
 
@@ -171,6 +181,28 @@ class CanaryStatus(ApiModel):
     """The last decision; it does not apply to another change."""
 
 
+class RoleStatus(ApiModel):
+    """The pods of one role."""
+
+    name: str
+    """Name of their AtomDeployment."""
+    replicas: int
+    """Pods that are asked for."""
+    ready_replicas: int
+    """Ready pods."""
+    revision: str | None = None
+    """Hash of their pod template."""
+
+
+class DisaggregationStatus(ApiModel):
+    """The pods of spec.disaggregation by role."""
+
+    prefill: RoleStatus | None = None
+    """The pods that compute prompts; absent until they are created."""
+    decode: RoleStatus
+    """The pods that answer."""
+
+
 class RolloutStatus(ApiModel):
     """Progress of the latest revision's rollout."""
 
@@ -212,6 +244,9 @@ class AtomDeploymentStatus(ApiModel):
     speculation: SpeculationStatus | None = None
     """Results of spec.engine.speculative, updated once a minute; absent until a token was
     drafted."""
+    steps: StepsStatus | None = None
+    """Times of steps with spec.slo, updated once a minute; absent unless the card has a measured
+    table."""
     sleep: SleepStatus | None = None
     """Sleep of the pods by spec.autoscaling.idle, updated once a minute; absent without it."""
     adapters: Annotated[list[AdapterStatus], Field(json_schema_extra=keyed_by("name"))] | None = (
@@ -225,10 +260,13 @@ class AtomDeploymentStatus(ApiModel):
     """The latest rollout; absent until a Deployment exists."""
     canary: CanaryStatus | None = None
     """Progress of the canary; absent if there is none."""
+    disaggregation: DisaggregationStatus | None = None
+    """The pods by role; absent without spec.disaggregation."""
     conditions: Annotated[
         list[Condition],
         Field(json_schema_extra=keyed_by("type")),
     ]
     """Always Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing,
     Available, Degraded and Ready. Only if they apply: CapacityLimited, IntegrationsReady,
-    AdaptersReady, CanaryProgressing, DevicesHealthy, Suspended, Reconciling, Stalled."""
+    AdaptersReady, CanaryProgressing, DevicesHealthy, Suspended, PrefillReady, DecodeReady,
+    PairCompatible, Reconciling, Stalled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.children import naming
+from atom_operator.children.autoscaling.latency_signal import FULL, LOAD, wanted_replicas
 from atom_operator.children.autoscaling.scale_target import scale_target, scaling_behavior
 from atom_operator.children.series import Selector, selector_of
 from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, ScalePlan
@@ -54,12 +55,16 @@ def _triggers(key: ObjectKey, wanted: Autoscaling, canary: Canary | None) -> lis
     # A canary's requests count too: they come back when it is undone.
     also = () if canary is None else (canary.name,)
     targets, of = wanted.targets, selector_of(key, *also)
-    usage = f"{targets.kv_usage_percent / 100:g}"
     # Sums over the pods: KEDA divides them by the replicas.
-    found = [
-        ("waiting", _sum(of, "atom:requests_waiting"), str(targets.waiting)),
-        ("kv-usage", _sum(of, "atom:kv_cache_usage_ratio"), usage),
-    ]
+    found = []
+    if targets.waiting is not None:
+        found.append(("waiting", _sum(of, "atom:requests_waiting"), str(targets.waiting)))
+    if targets.kv_usage_percent is not None:
+        usage = f"{targets.kv_usage_percent / 100:g}"
+        found.append(("kv-usage", _sum(of, "atom:kv_cache_usage_ratio"), usage))
+    if targets.slo is not None:
+        signals = [("slo", wanted_replicas(of, targets.slo), "1")]
+        found = [*signals, ("load", _sum(of, LOAD), f"{FULL:g}"), *found]
     if targets.concurrency is not None:
         running = _sum(of, "atom:requests_running")
         found.insert(0, ("running", running, str(targets.concurrency)))

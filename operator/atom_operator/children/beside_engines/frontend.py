@@ -7,7 +7,7 @@ engine's image and are made from its finished template, without devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from atom_operator import constants
@@ -31,6 +31,7 @@ from atom_operator.domain import (
     Identity,
     Kind,
     Manifest,
+    Plan,
     RevisionInForce,
 )
 from atom_operator.integration_values import Frontend
@@ -42,7 +43,7 @@ def frontend(serving: RevisionInForce, wanted: Frontend) -> Iterator[tuple[Kind,
     plan = serving.plan
     if plan.integrations.network is not None:
         yield NETWORK_POLICY, frontend_policy(plan.identity, plan.integrations.network)
-    yield SERVICE, _workers(plan.identity, naming.serving_labels(plan))
+    yield SERVICE, workers_service(plan)
     if wanted.replicas > 1:
         yield DISRUPTION_BUDGET, _disruption_budget(plan.identity)
     yield DEPLOYMENT, _deployment(serving, wanted)
@@ -54,9 +55,9 @@ def _head(identity: Identity, kind: Kind, name: str) -> Manifest:
     return naming.component_head(identity, kind, name, constants.FRONTEND_COMPONENT)
 
 
-def _workers(identity: Identity, selected: Mapping[str, str]) -> Manifest:
-    """Render a headless Service: its name resolves to all serving pods, which the labels `selected`
-    select."""
+def workers_service(plan: Plan) -> Manifest:
+    """Render a headless Service: its name resolves to all serving pods."""
+    identity, selected = plan.identity, naming.serving_labels(plan)
     port = {
         "name": constants.ENGINE_PORT_NAME,
         "port": constants.ENGINE_PORT,

@@ -1,7 +1,8 @@
 """The container of a server without an engine: the engine's, except devices and computing. Pure.
 
-Its command line has the engine's flags about text: model, names, lengths, adapters, keys, and those
-of extraArgs about templates and parsers. Flags of the engine alone are left out.
+Its command line has the engine's flags that the server of a request reads: model, names, lengths,
+images, deadlines, adapters, keys, and those of extraArgs about templates and parsers. Flags of the
+engine alone are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from atom_operator.children import naming, volumes
 from atom_operator.children.endpoint_picker.cache_events import event_environment
 from atom_operator.children.engine_container import COMMAND, http_probe, lora_arguments
 from atom_operator.children.leader_worker_set import group_environment
-from atom_operator.domain import Plan
+from atom_operator.children.option_arguments import changed_options
+from atom_operator.domain import ObjectKey, Plan
 from atom_operator.integration_values import Frontend
 
 # Of extraArgs: a server with workers refuses them.
@@ -22,13 +24,17 @@ _OF_ENGINES_ALONE = frozenset(
     {
         "api-server-count",
         "enable-sleep-mode",
-        "sleep-idle-seconds",
-        "allow-runtime-lora-updating",
+        "sleep-queue",
+        "enable-eplb",
+        "eplb-config",
+        "expert-exchange",
     }
 )
 _CPU_REQUEST = "500m"
 _CPU_LIMIT, _MEMORY_LIMIT = "4", "4Gi"  # quotas and policies of many namespaces want limits
-_MOUNTS_OF_ENGINES = ("shm", "compile-cache")
+_MOUNTS_OF_ENGINES = ("shm", "compile-cache", "kv-cache")
+# Options that the server of a request reads, whether or not it computes.
+_READ_BY_SERVERS = frozenset({"deadline_ms", "deadline_action", "reproducible", "max_images"})
 _START_PERIOD_SECONDS, _START_FAILURES = 2, 300
 
 
@@ -76,14 +82,26 @@ def frontend_args(plan: Plan) -> list[str]:
         ("--max-model-len", engine.model.max_model_len),
         ("--revision", plan.model.location.revision),
         ("--drain-seconds", engine.serving.drain_seconds),
-        ("--worker-urls", naming.workers_url(plan.identity.key)),
     ]
     args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
+    args.extend(changed_options(engine, _READ_BY_SERVERS))
+    args.extend(["--worker-urls", *_workers(plan)])
+    transfer = engine.serving.transfer
+    if transfer is not None and transfer.least_tokens is not None:
+        args.extend(["--prefill-least-tokens", str(transfer.least_tokens)])
     if engine.serving.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
     args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
     args.extend(lora_arguments(engine))
     return [*args, *_without_engines_own(engine.serving.extra_args)]
+
+
+def _workers(plan: Plan) -> Iterator[str]:
+    """Yield the addresses of the pods that answer, and of those that compute prompts for them."""
+    key = plan.identity.key
+    yield naming.workers_url(key)
+    if plan.engine.serving.transfer is not None:
+        yield naming.workers_url(ObjectKey(key.namespace, naming.prefill_name(key)))
 
 
 def _without_engines_own(words: Sequence[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ refused, by the words of its own Event. Called by observe.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
     Observed,
+    PodState,
 )
 from atom_operator.domain.observed import RefusedPods
 from atom_operator.kinds import LEADER_WORKER_SET
@@ -45,11 +46,15 @@ async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) ->
     if failure is not None:
         newest = await _of_deployment(port, key, failure) or newest
         words = _newer_words(failure, newest) or words
-    elif newest is None and observed.lacking_claims:
-        newest = await _of_claims(port, key, observed)
+    untold = [pod for pod in observed.pods if pod.placement.lacks_claim]
+    if failure is None and newest is None and observed.lacking_claims:
+        newest = await _of_claims(port, key, observed.lacking_claims)
         words = newest.words if newest is not None else None
+        untold = [pod for pod in untold if pod not in observed.lacking_claims]
     at = newest.at if newest is not None else None
-    return told(replace(observed, refused=RefusedPods(words, at)))
+    unclaimed = await _of_claims(port, key, untold)
+    why = unclaimed.words if unclaimed is not None else None
+    return told(replace(observed, refused=RefusedPods(words, at, why)))
 
 
 def told(observed: Observed) -> Observed:
@@ -94,10 +99,10 @@ async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> T
     return newest_refusal(events, after=max(made, default=None))
 
 
-async def _of_claims(port: ClusterPort, key: ObjectKey, observed: Observed) -> Told | None:
+async def _of_claims(port: ClusterPort, key: ObjectKey, waiting: Sequence[PodState]) -> Told | None:
     """Return the newest words against a claim of the pods that wait for theirs."""
     found = []
-    for pod in observed.lacking_claims[:_MOST_ASKED]:
+    for pod in waiting[:_MOST_ASKED]:
         events = await port.list_events(key.namespace, POD.kind, pod.name)
         found.append(newest_claim_refusal(events, of=pod.uid))
     return max((each for each in found if each), key=lambda each: each.at, default=None)

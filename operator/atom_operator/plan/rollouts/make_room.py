@@ -90,7 +90,9 @@ def _room_in_quota(
     if current.strategy is _IN_PLACE:
         return _wider(question, running, current)
     full = f"quota {refusal.name} has no room for {refusal.lacking}"
-    going = next(count for count in range(old + 1) if refusal.has_room_after(count))
+    going = next((count for count in range(old + 1) if refusal.has_room_after(count)), None)
+    if going is None:
+        return current  # no old pod holds a part of it: another AtomDeployment's pods do
     if going == 1:
         return Rollout(_IN_PLACE, f"{full}; a new pod takes the place of an old one")
     enough = f"{full}, and what one old pod gives back is not enough"

@@ -37,7 +37,8 @@ _SHARED_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """A claim that pods mount, and the field that names it."""
+    """A claim that pods mount, and the field that names it. writes: engines write to it, and
+    servers without an engine do not mount it."""
 
     name: str
     field: str
@@ -85,6 +86,9 @@ def claims_of(
         found.extend(ClaimUse(claim, field) for claim in engine.lora.claims)
     if compiled is not None:
         found.append(ClaimUse(compiled, "spec.cache.compile.claim", writes=True))
+    tier = engine.serving.disk_tier
+    if tier is not None and tier.claim is not None:
+        found.append(ClaimUse(tier.claim, "spec.cache.kv.disk.claim", writes=True))
     return tuple(found)
 
 
@@ -98,26 +102,44 @@ def claim_problem(
             f"claim {use.name} is {_READ_ONLY_MODE}, and pods write to it; {_SHARED_REMEDY[1]}"
         )
         return FieldProblem(use.field, message, Reason.CLAIM_NOT_SHAREABLE)
-    pods = _most_pods(plan.engine, plan.scale, plan.integrations)
+    own, beside = _most_pods(plan.engine, plan.scale, plan.integrations), _pods_beside(plan, use)
+    pods = own + sum(beside.values())
     if pods < 2 or not is_for_one_node(modes):
         return None
     one_pod = is_for_one_pod(modes)
     if not one_pod and (nodes == 1 or _keeps_to_one_host(plan.pods)):
         return None
     where = "one pod" if one_pod else "one node"
-    shared = _SHARED_REMEDY[use.writes]
-    remedy = (
-        f"{shared}, or set spec.replicas to 1"
-        if one_pod
-        else f"{shared}, set spec.replicas to 1, or keep all replicas on one node by "
-        f"spec.template.spec.nodeSelector[{_HOST_LABEL}]"
-    )
+    remedies = [_SHARED_REMEDY[use.writes]]
+    remedies += [] if beside else ["set spec.replicas to 1"]
+    if not one_pod:
+        remedies.append(
+            f"keep all of them on one node by spec.template.spec.nodeSelector[{_HOST_LABEL}]"
+        )
+    counted = "".join(f", {count} of {field}" for field, count in beside.items())
     return FieldProblem(
         use.field,
         f"claim {use.name} is {', '.join(sorted(modes))}: {where} can mount it, and "
-        f"{pods} pods may be placed on several; {remedy}",
+        f"{pods} pods{counted} may be placed on several; {_joined(remedies)}",
         Reason.CLAIM_NOT_SHAREABLE,
     )
+
+
+def _joined(remedies: list[str]) -> str:
+    *first, last = remedies
+    return f"{', '.join(first)}, or {last}" if first else last
+
+
+def _pods_beside(plan: Plan, use: ClaimUse) -> dict[str, int]:
+    """Return how many pods beside the plan's own mount a claim, by the field that asks for them."""
+    divided = (plan.spec.asked.get("disaggregation") or {}).get("prefill")
+    prefill = 0 if divided is None else divided.get("replicas")
+    frontend = plan.integrations.frontend
+    found = {
+        "spec.disaggregation.prefill": 1 if prefill is None else prefill,
+        "spec.frontend": 0 if frontend is None or use.writes else frontend.replicas,
+    }
+    return {field: count for field, count in found.items() if count}
 
 
 def canary_claim_problem(

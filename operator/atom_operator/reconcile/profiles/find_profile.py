@@ -10,13 +10,14 @@ from typing import Any
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import DEFAULT_PROFILE, LABEL_PROFILE
-from atom_operator.domain import ATOM_PROFILE, FieldProblem
+from atom_operator.domain import ATOM_PROFILE, FieldProblem, is_prefill
 from atom_operator.kinds import Kind
 from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.reconcile.profiles.fence import Namespace
 from atom_operator.reconcile.profiles.profile import Laid, lay, name_profile, profile_problem
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.role_pods import decode_pods, read_profile
 
 _NOT_READ = (
     "AtomProfile {}, named by {}, is not read: this operator watches single namespaces"
@@ -32,6 +33,9 @@ async def with_profile(
     spec = parse_spec(raw)
     if isinstance(spec, tuple):
         return spec
+    if is_prefill(raw):  # of which the decode pods have decided
+        stored = raw["disaggregation"].get("profile")
+        return Laid(spec, read_profile(stored) if stored is not None else None, spec)
     labels: Mapping[str, str] | None = None
     try:
         if spec.profile is None and not settings.namespaces:
@@ -71,7 +75,7 @@ async def optional_kinds(
     if isinstance(spec, tuple):
         return frozenset()
     laid = await with_profile(port, namespace, raw, settings)
-    return frozenset(asked_kinds(spec if isinstance(laid, tuple) else laid.spec))
+    return frozenset(asked_kinds(decode_pods(spec if isinstance(laid, tuple) else laid.spec)))
 
 
 async def _read(

@@ -100,6 +100,7 @@ def test_a_full_cluster_rolls_out_in_place_and_a_free_gpu_is_used(
         assert f"node {NODE} has 1 amd.com/gpu free" in rollout(cluster)["reason"]
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("two_gpus")
 def test_pods_that_never_find_their_gpus_give_way_to_those_that_had_them(
     namespaced: LiveCluster, tmp_path: Path

@@ -126,6 +126,7 @@ def _judge_step(life: Sized, case: Case, share: int) -> None:
         assert f"{carrying} serve" in life.said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", DAILY)
 def test_a_canary_is_as_large_as_its_share(seed: int) -> None:
     live(drawn(seed))

@@ -27,6 +27,7 @@ def fall(numbers: tuple[int, int], end: str, pod: int, seconds: int) -> None:
     assert broken(told(where, ((end, pod, seconds), ("ask_for_replicas", few, 400)))) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("numbers", "end", "pod", "seconds"), DAILY)
 def test_groups_that_serve_stay_until_those_that_remain_do(
     numbers: tuple[int, int], end: str, pod: int, seconds: int
@@ -100,6 +101,8 @@ def test_the_status_reports_why_more_groups_are_there_than_asked_for() -> None:
         fewer.life.operator.close()
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.singles
 @pytest.mark.parametrize("keda", [True, False])
 @pytest.mark.parametrize("happening", [("delete_a_pod", 0), ("ask_for_a_length", 512)])
 @pytest.mark.parametrize("load", [0.5, 1.5])

@@ -78,7 +78,9 @@ def draw_story(lacks: str, number: int) -> Story:
     return told(where, tuple(steps))
 
 
-@pytest.mark.parametrize(("lacks", "number"), product(LACKS, (0, 1)))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("lacks", LACKS)
 def test_fewer_replicas_in_a_rollout_stop_no_pod_that_is_needed(lacks: str, number: int) -> None:
     story = draw_story(lacks, number)
     assert broken(story) is None, story
@@ -110,6 +112,8 @@ def scale_down_during_a_rollout(keda: bool, load: float, before: int) -> None:
         life.operator.close()
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.singles
 @pytest.mark.parametrize("keda", [False, True])
 @pytest.mark.parametrize(("load", "before"), [(2.9, 285), (3.9, 295), (3.9, 200)])
 def test_an_autoscaler_leaves_the_replicas_alone_while_a_rollout_lacks_places(
@@ -129,6 +133,8 @@ def test_an_autoscaler_leaves_the_replicas_alone_at_every_moment(
     scale_down_during_a_rollout(keda, load, before)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.singles
 @pytest.mark.parametrize("keda", [False, True])
 @pytest.mark.parametrize("node_gib", [20, 40])
 @pytest.mark.parametrize("after", [1, 100, 400])

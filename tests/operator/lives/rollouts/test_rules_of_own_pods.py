@@ -95,13 +95,18 @@ def draw_story(number: int) -> Story:
     return told(where, (*faults[:place], edit, *faults[place:], ("restart_the_operator", 900)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.singles
 @pytest.mark.parametrize("name", FOUND)
 def test_a_rule_that_ends_with_the_old_pods_holds_no_rollout_up(name: str) -> None:
     assert broken(told(*FOUND[name])) is None
 
 
-@pytest.mark.parametrize("number", range(24))
+_DRAWN = [*range(8), *(pytest.param(n, marks=pytest.mark.whole) for n in range(8, 24))]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("number", _DRAWN)
 def test_drawn_rules_hold_no_rollout_up(number: int) -> None:
     story = draw_story(number)
     found = broken(story)

@@ -159,6 +159,7 @@ def test_a_chart_without_the_right_stops_no_pass() -> None:
     assert not scaled.has_rolled_out
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("devices", "nodes", "replicas", "steps"),
     [

@@ -179,7 +179,7 @@ def test_what_is_taken_out_of_engines_is_not_in_it() -> None:
 
 def test_it_is_told_what_belongs_to_text_and_where_engines_are() -> None:
     words = ["--tool-call-parser", "hermes", "--enable-sleep-mode"]
-    words += ["--allow-runtime-lora-updating=true", "--chat-template", "t.jinja"]
+    words += ["--sleep-queue", "--chat-template", "t.jinja"]
     changes: dict[str, Any] = {
         "engine": {"extraArgs": words, "maxModelLen": 512, "apiKeySecretRef": {"name": "key"}},
         "rollout": {"handover": True},
@@ -252,3 +252,23 @@ def test_engine_pods_notice_that_it_is_there_and_not_its_size() -> None:
     assert digest(**ASKED) == digest(frontend={"replicas": 5})
     assert digest(**handed) != digest(**ASKED, **handed)
     assert digest(**ASKED, **handed) == digest(frontend={"replicas": 5}, **handed)
+
+
+def test_it_has_the_options_that_the_server_of_a_request_reads() -> None:
+    engine = {"maxImages": 2, "deadlineMs": 500, "deadlineAction": "queue", "reproducible": True}
+    args = container(engine={**engine, "maxNumSeqs": 8, "kvCacheDtype": "bf16"})["args"]
+    for words in (
+        ["--limit-mm-per-prompt", "2"],
+        ["--deadline-ms", "500"],
+        ["--deadline-action", "queue"],
+    ):
+        at = args.index(words[0])
+        assert args[at : at + 2] == words
+    assert "--reproducible" in args
+    assert not {"--max-num-seqs", "--kv-cache-dtype"}.intersection(args)
+
+
+def test_it_mounts_no_files_of_the_kv_cache() -> None:
+    disk = {"hostMemory": "1Gi", "disk": {"size": "2Gi", "claim": "blocks"}}
+    found = pod(**AMD, cache={"kv": disk})["spec"]
+    assert "kv-cache" not in {volume["name"] for volume in found["volumes"]}

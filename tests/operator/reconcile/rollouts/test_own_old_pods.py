@@ -167,6 +167,7 @@ def served() -> Iterator[Served]:
         world.operator.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.singles
 @pytest.mark.parametrize(("name", "spec", "overlay", "each"), CASES, ids=NAMES)
 @pytest.mark.parametrize(("nodes", "on_each"), [(1, 1), (3, 1), (1, 2)])
@@ -187,6 +188,8 @@ def test_full_nodes_are_rolled_in_place(
     assert world.least_serving >= nodes * on_each - 1, world.strategies
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "spec", "overlay", "each"), CASES, ids=NAMES)
 def test_with_room_for_one_more_nothing_stops_serving(
     served: Served, name: str, spec: dict[str, Any], overlay: dict[str, Any], each: float
@@ -198,6 +201,8 @@ def test_with_room_for_one_more_nothing_stops_serving(
     assert world.least_serving == 2
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.rotated
 @pytest.mark.parametrize(
     ("name", "spec", "overlay", "each"),
     [case for case in CASES if case[0] not in (HOST_PORT, APART)],
@@ -211,6 +216,8 @@ def test_what_no_node_could_ever_take_stops_nothing(
     assert world.least_serving == 1, world.reason
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "spec", "overlay", "each"), CASES, ids=NAMES)
 def test_a_surge_that_was_asked_for_waits_until_there_is_room(
     served: Served, name: str, spec: dict[str, Any], overlay: dict[str, Any], each: float
@@ -239,6 +246,7 @@ QUOTAS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.singles
 @pytest.mark.parametrize("name", QUOTAS)
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -253,6 +261,7 @@ def test_a_full_quota_is_rolled_in_place(served: Served, name: str, replicas: in
     assert condition(world.api, "Ready")["status"] == "True"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUOTAS)
 def test_a_surge_that_was_asked_for_waits_until_the_quota_has_room(
     served: Served, name: str
@@ -306,6 +315,7 @@ def test_a_refusal_keeps_the_quotas_words_through_the_rollback(served: Served) -
     assert world.least_serving == 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "overlay", "each"),
     [(name, overlay, each) for name, (_, overlay, each) in SHORT.items()],

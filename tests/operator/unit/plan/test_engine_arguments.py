@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from atom_operator.validation.engine_arguments import argument_warnings
-from atom_operator.validation.parsing import parse_spec
-from tests.support.operator.builders_operator import atom_deployment
+from tests.support.operator.builders_operator import plan
 
 
-def warnings(*arguments: str, image: str | None = None) -> tuple[str, ...]:
+def warnings(*arguments: str, image: str | None = None, **changes: Any) -> tuple[str, ...]:
     engine = {"extraArgs": list(arguments), **({"image": image} if image else {})}
-    spec = parse_spec(atom_deployment(engine=engine)["spec"])
-    assert not isinstance(spec, tuple)
-    return argument_warnings(spec)
+    return plan(**{**changes, "engine": {**engine, **changes.pop("engine", {})}}).spec.warnings
 
 
 @pytest.mark.parametrize(
@@ -21,7 +19,7 @@ def warnings(*arguments: str, image: str | None = None) -> tuple[str, ...]:
     [
         (("--max-lorass", "3"), "did you mean --max-loras?"),
         (("--no-such-flag",), "unrecognized arguments: --no-such-flag"),
-        (("--max-loras", "many"), "--max-loras"),
+        (("--seed", "many"), "--seed"),
         (("--log-level", "loud"), "invalid choice"),
         (("--pipeline-parallel-size", "2"), "--pipeline-parallel-size"),
         (("--timeout-keep-alive",), "expected one argument"),
@@ -43,8 +41,7 @@ def test_an_argument_that_ends_the_engine_is_a_warning(
         ("--log-level", "debug"),
         ("--log_level=debug",),
         ("--timeout-keep-alive", "30", "--body-memory-mib=64"),
-        ("--config", "/etc/passwd"),
-        ("--help",),
+        ("--allowed-local-media-path", "/of/the/pod"),
     ],
 )
 def test_arguments_that_it_takes_are_no_warning(
@@ -52,6 +49,41 @@ def test_arguments_that_it_takes_are_no_warning(
 ) -> None:
     assert warnings(*arguments) == ()
     assert capsys.readouterr().out == ""
+
+
+GPU: dict[str, Any] = {"accelerator": {"type": "amd", "product": "MI300X"}}
+TWO_NODES = {**GPU, "parallelism": {"nodes": 2, "tensor": 2}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "words"),
+    [
+        (("--enable_sleep_mode",), TWO_NODES, "over several nodes does not sleep"),
+        (("--sleep-queue",), {}, "give --enable-sleep-mode too"),
+        (("--eplb-config", "{}"), {}, "is for --enable-eplb"),
+        (("--kv-events-config", "{"), {}, "--kv-events-config"),
+    ],
+)
+def test_an_argument_that_ends_the_engine_beside_the_fields_is_a_warning(
+    arguments: tuple[str, ...], changes: dict[str, Any], words: str
+) -> None:
+    (warning,) = warnings(*arguments, **changes)
+    assert words in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes"),
+    [
+        (("--max-step-seconds", "0.2"), TWO_NODES),
+        (("--sleep-queue",), {"autoscaling": {"maxReplicas": 1, "idle": "Sleep"}}),
+        (("--enable-sleep-mode",), {**GPU, "parallelism": {"data": 2}}),
+        (("--fairness-weights", "/etc/weights.json"), {}),
+    ],
+)
+def test_arguments_that_go_with_the_fields_are_no_warning(
+    arguments: tuple[str, ...], changes: dict[str, Any]
+) -> None:
+    assert warnings(*arguments, **changes) == ()
 
 
 def test_an_image_of_its_own_may_have_other_flags() -> None:

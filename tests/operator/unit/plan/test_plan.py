@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from atom_operator.api.v1alpha1.atomdeployment import ProductName
+from atom_operator.api.v1alpha1.accelerator import ProductName
 from atom_operator.plan.accelerators import PRODUCTS
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
 from tests.support.models.parameter_count import parameter_count

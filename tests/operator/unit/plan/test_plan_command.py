@@ -61,6 +61,27 @@ def test_the_text_part_of_a_multimodal_model_is_planned_as_such(write: Any, caps
     assert "Gemma3ForCausalLM, the text part of Gemma3ForConditionalGeneration" in text
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "engine", "size"),
+    [
+        (MI300X, {}, "4 GiB"),
+        (MI300X, {"imageMemoryMib": 512}, "512 MiB"),
+        ({"type": "cpu", "memory": "10Gi"}, {}, "512 MiB"),
+        ({"type": "cpu", "memory": "100Gi"}, {}, "4 GiB"),
+        ({"type": "cpu", "memory": "10Gi"}, {"imageMemoryMib": 64}, "64 MiB"),
+    ],
+)
+def test_a_model_that_reads_images_has_memory_for_those_of_requests(
+    write: Any, capsys: Any, accelerator: Any, engine: dict[str, Any], size: str
+) -> None:
+    eyes = {"source": "path:///models/atom-tiny-eyes"}
+    spec = atom_deployment(model=eyes, accelerator=accelerator, engine=engine)
+    main(["plan", "-f", write("eyes.yaml", spec)])
+    text = capsys.readouterr().out
+    assert "images of requests" in text
+    assert f"at most {size} of the host's memory" in text
+
+
 def test_what_does_not_fit_ends_with_1_and_the_remedy(write: Any, capsys: Any) -> None:
     llama = {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"}
     accelerator = {"type": "amd", "product": "MI210"}
@@ -162,3 +183,26 @@ def test_values_that_no_plan_can_be_made_with_are_named(
     path, given = write("chat.yaml", atom_deployment()), write("values.yaml", values)
     assert main(["plan", "-f", path, "--values", given]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_both_roles_of_a_divided_model_are_planned_together(write: Any, capsys: Any) -> None:
+    roles = {
+        "prefill": {"replicas": 3, "engine": {"maxNumSeqs": 16}},
+        "traffic": {"promptTokens": 8192, "answerTokens": 64},
+    }
+    changes = {**QWEN, "accelerator": MI300X, "disaggregation": roles}
+    path = write("chat.yaml", atom_deployment(**changes))
+    nodes = write("nodes.yaml", gpu_node("a", 8))
+    assert main(["plan", "-f", path, "--nodes", nodes]) == 0
+    decode, prefill = capsys.readouterr().out.split("\n\n")
+    assert decode.startswith("AtomDeployment default/chat\n")
+    assert prefill.startswith("AtomDeployment default/chat-prefill\n")
+    assert "separate pods pay" in decode
+    assert "2 + 3 replicas, 5 amd.com/gpu" in prefill
+    few = write("few.yaml", gpu_node("a", 4))
+    assert main(["plan", "-f", path, "--nodes", few]) == 1
+    assert "4 of 5 replicas, with those beside it, find a place now" in capsys.readouterr().out
+    assert kubectl_atom(["plan", "-f", path, "-o", "json"]) == 0
+    documents = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in documents] == ["chat", "chat-prefill"]
+    assert "separate pods pay" in documents[0]["disaggregation"]

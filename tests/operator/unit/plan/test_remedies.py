@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
+from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.integration_values import Site
+from atom_operator.plan import capacity
 from tests.support.operator.builders_operator import plan
 
 LLAMA_70B = "hf://meta-llama/Llama-3.3-70B-Instruct"
@@ -30,6 +34,24 @@ def test_the_smallest_product_that_holds_it_is_named_and_holds_it() -> None:
     assert "To fit: set spec.accelerator.product to MI325X (256 GiB)" in message
     assert verdict(LLAMA_70B, amd(product="MI325X")).fits == "True"
     assert verdict(LLAMA_70B, amd(product="MI300X")).fits == "False"
+
+
+def test_the_memory_of_a_node_is_found_within_a_few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An admission review waits for it, and steps of 256 MiB up to a terabyte are thousands."""
+    computed: list[int] = []
+    compute = capacity._capacity
+
+    def counted(facts: Any, options: Any, accelerator: Any, correction: Any) -> Any:
+        computed.append(accelerator.memory_bytes)
+        return compute(facts, options, accelerator, correction)
+
+    monkeypatch.setattr(capacity, "_capacity", counted)
+    source, cpu = LLAMA_70B, {"type": "cpu", "memory": "32Gi"}
+    found = remedy(verdict(source, cpu).message, r"accelerator\.memory to at least (\w+)")
+    assert len(computed) < 30
+    assert verdict(source, {**cpu, "memory": found}).fits == "True"
+    less = quantity_bytes(found) - 256 * 1024**2
+    assert verdict(source, {**cpu, "memory": str(less)}).fits == "False"
 
 
 def test_a_larger_tensor_size_is_information_where_a_sites_engines_do_not_reach_it() -> None:

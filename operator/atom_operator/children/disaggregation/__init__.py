@@ -1,0 +1,1 @@
+"""Pods that compute prompts apart from those that answer: flags, labels, ports, AtomDeployment."""

@@ -1,0 +1,1 @@
+"""Prefill and decode pods of one AtomDeployment, which change as a pair."""

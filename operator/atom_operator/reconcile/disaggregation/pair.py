@@ -1,0 +1,158 @@
+"""The order in which the pods of a pair change: prefill pods first, then decode pods. Pure.
+
+A rollout of both is one: its window and its turn count once, when it begins. The decode pods keep
+their revision until every prefill pod has the new one, so that at most one pod of both roles is
+away for the rollout, and one role serves always. After a rollback of the decode pods, the prefill
+pods follow them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from atom_operator.children.disaggregation.prefill import prefill_deployment
+from atom_operator.domain import (
+    DeploymentState,
+    Identity,
+    Manifest,
+    Observed,
+    Plan,
+    PodRevision,
+    PrefillPhase,
+    PrefillState,
+    RolloutWait,
+)
+from atom_operator.plan.spec_digest import spec_digest, spec_in_force
+from atom_operator.pods.prefill_state import prefill_among
+from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.role_pods import prefill_pods, read_profile
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Hold the prefill pods beside the decode pods. wanted: their spec for the newest decode pods,
+    None if prompts are not computed apart; seen: those that exist."""
+
+    wanted: Mapping[str, Any] | None
+    seen: PrefillState | None
+    observed: Observed
+
+    @property
+    def changes_prefill(self) -> bool:
+        """Return whether existing prefill pods are to be replaced."""
+        if self.wanted is None or self.seen is None:
+            return False
+        return pods_digest(self.wanted) != pods_digest(self.seen.spec)
+
+    @property
+    def is_midway(self) -> bool:
+        """Return whether a rollout of the pair has begun and can continue, so that neither a window
+        nor another's turn holds up its second half."""
+        return _is_midway(self.seen, self.observed.deployment)
+
+    def waits_for_prefill(self, asked: PodRevision) -> RolloutWait | None:
+        """Return why decode pods of the revision `asked` do not replace those that serve yet."""
+        running = self.observed.deployment
+        if self.wanted is None or running is None or not self.observed.serving:
+            return None
+        failed = running.notes.rollback.failed if running.notes.rollback else None
+        if asked.name in (running.revision, failed):
+            return None
+        if self.seen is None:
+            return RolloutWait("the prefill pods start first", is_pair=True)
+        if self.changes_prefill:
+            return RolloutWait("the prefill pods are replaced first", is_pair=True)
+        if self.seen.phase is PrefillPhase.COMPLETE:
+            return None
+        words = f"the prefill pods are replaced first: {self.seen.name}: {self.seen.words}"
+        return RolloutWait(words, is_pair=True)
+
+
+def pair_of(plan: Plan, observed: Observed) -> Pair:
+    """Return the pair of the newest spec, of which `plan` is."""
+    return Pair(prefill_pods(plan), prefill_among(observed.children), observed)
+
+
+def pair_rolls(observed: Observed) -> bool:
+    """Return whether a pair is being replaced and its decode pods have not begun."""
+    seen = prefill_among(observed.children)
+    if seen is None or observed.deployment is None:
+        return False
+    return seen.phase is PrefillPhase.ROLLING or _is_midway(seen, observed.deployment)
+
+
+def _is_midway(seen: PrefillState | None, running: DeploymentState | None) -> bool:
+    if seen is None or running is None:
+        return False
+    return seen.is_ahead(running.notes.spec_digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Hold the AtomDeployment of the prefill pods to write; None: there is to be none. is_kept: an
+    existing one stays as it is."""
+
+    manifest: Manifest | None = None
+    is_kept: bool = False
+
+
+def prefill_to_write(
+    pair: Pair, asked: Plan, run: Plan, waits: RolloutWait | None, *, runs_asked: bool
+) -> Written:
+    """Choose the prefill pods for the decode pods that the workload runs. asked: the plan of the
+    newest spec; run: of the pods to run; runs_asked: they are the newest spec's."""
+    identity, seen = asked.identity, pair.seen
+    if waits is not None and not waits.is_pair:
+        return _unchanged(identity, pair)
+    source = asked if waits is not None or runs_asked else run
+    wanted = pair.wanted if source is asked else prefill_pods(source)
+    if wanted is None:
+        return Written()
+    changes = seen is not None and pods_digest(wanted) != pods_digest(seen.spec)
+    if changes and waits is None and _decode_pods_roll(pair.observed):
+        return _unchanged(identity, replace(pair, wanted=wanted))
+    return Written(prefill_deployment(identity, wanted, source.spec.digest))
+
+
+def held_back(identity: Identity, seen: PrefillState, *, suspended: bool) -> Manifest:
+    """Return the prefill pods while the newest spec is held back, of which only spec.suspend
+    counts."""
+    spec = {name: value for name, value in seen.spec.items() if name != "suspend"}
+    if suspended:
+        spec["suspend"] = True
+    return prefill_deployment(identity, spec, seen.goes_with or "")
+
+
+def pods_digest(raw: Mapping[str, Any]) -> str:
+    """Digest the request for prefill pods of a spec that the operator wrote: equal if the pods
+    are."""
+    spec = parse_spec(raw)
+    if isinstance(spec, tuple):
+        return ""
+    stored = (raw.get("disaggregation") or {}).get("profile")
+    profile = read_profile(stored) if stored is not None else None
+    return spec_digest(spec, spec.engine.image or "", None, profile)
+
+
+def _unchanged(identity: Identity, pair: Pair) -> Written:
+    """Keep the prefill pods, with the newest numbers of replicas and other fields that no pod
+    notices."""
+    if pair.seen is None:
+        return Written()
+    if pair.wanted is None:
+        return Written(is_kept=True)
+    spec = spec_in_force(pair.wanted, pair.seen.spec)
+    return Written(prefill_deployment(identity, spec, pair.seen.goes_with or ""))
+
+
+def _decode_pods_roll(observed: Observed) -> bool:
+    """Return whether decode pods are being replaced and the first new one serves: no pod of the
+    other role is stopped meanwhile. A rollout without one may need the next spec to continue."""
+    running = observed.deployment
+    if running is None or running.complete or running.progress.paused or not running.desired:
+        return False
+    if running.progress.stalled_message is not None or running.replicas <= running.updated:
+        return False
+    return running.revision in observed.serving

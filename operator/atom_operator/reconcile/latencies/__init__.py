@@ -1,0 +1,1 @@
+"""Latencies of the last minutes, from readings of engines."""

@@ -1,0 +1,1 @@
+"""The prefill and decode pods of an AtomDeployment, in its status."""

@@ -1,0 +1,1 @@
+"""Conditions about targets of latency, and about the speed of steps."""
