@@ -1,13 +1,13 @@
 """Served loads on this machine's CPU beside what the advisor predicts of them.
 
-    python -m benchmarks.step_rates --device cpu --output rates/cpu.json
-    python -m benchmarks.advice.cpu_truth --rates rates/cpu.json --pairs 30
+    python -m benchmarks.advice.cpu_truth --seconds 600
 
-Shapes and loads are none of the table's. Each shape is one server, which `atom bench serve` asks at
-several rates; the advisor simulates the same arrivals. A first server of one of the table's shapes
-measures what serving adds to a step and to a request. The table's own machine must be as busy as
-this one is now, which is printed: times on a shared machine are comparable no further. Prints a
-Markdown table of errors; the last line is one JSON object.
+The table of rates is measured first, unless `--rates` names one. Shapes and loads are none of the
+table's. Each shape is one server, which `atom bench serve` asks at several rates; the advisor
+simulates the same arrivals. A first server of one of the table's shapes measures what serving adds
+to a step, to each of its rows and to a request. Run it on an idle machine: its load is printed
+and not corrected for. Prints a Markdown row as soon as a pair is known, so that a run that is cut
+keeps its pairs; the last line is one JSON object of the errors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,16 +32,14 @@ from atom.advisor.operations import model_work
 from atom.advisor.rates import Rates, Tables
 from atom.advisor.room import Division, plan_form
 from atom.advisor.simulation import Fleet, Server, simulate
-from atom.advisor.slo import Metric, figures_of, parse_slo
-from atom.advisor.step_shape import StepShape
 from atom.advisor.step_time import StepTimer
 from atom.sizing import ModelFacts
 from atom.sizing.cards import Card
-from benchmarks.advice.loads import EqualLoad
+from benchmarks.advice.loads import EqualLoad, most_rate
 from benchmarks.engines.server_process import Server as Process
 from benchmarks.engines.server_process import started_server
 from benchmarks.served import write_tokenizer
-from benchmarks.step_rates.measure import CPU_CONFIGS
+from benchmarks.step_rates.measure import CPU_CONFIGS, DEFAULT_SHAPES, measure_rates
 from benchmarks.workloads.shapes import SHAPES
 
 OPTIONS: dict[str, Any] = {
@@ -58,9 +57,11 @@ UNSEEN: dict[str, dict[str, int]] = {
 }
 LENGTHS = ((32, 32), (128, 16), (256, 64))
 SHARES = (0.15, 0.4, 0.7, 0.9)  # of the rate that steps alone allow
-REQUESTS = 30
+MOST_REQUESTS, LEAST_REQUESTS, ARRIVAL_SECONDS = 30, 16, 5.0
 CALIBRATED = "cpu-wide"
 KEYS = ("ttft p50", "ttft p90", "itl p50", "requests/s")
+_HALVINGS = 8
+_BURST, _AT_ONCE = 16, 1e4  # requests that come at once, for what a row adds; their rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +90,16 @@ class Model:
             prefix_caching=False,
         )
         seconds = self.rates.seconds
-        server = Server(seconds.request, seconds.token)
+        server = Server(seconds.request, seconds.token, seconds.accept)
         fleet = Fleet(replace(form, limits=limits), self.timer.seconds, server=server)
         outcome = simulate(fleet, load)
-        found = figures_of(outcome, parse_slo("ttft=60s@p90"), load.prompt_tokens, 1)
+        served = [each for each in outcome.served if each]
+        first = [each.ttft for each in served]  # of all: the client has its own warm-up
         return {
-            "ttft p50": found.at(Metric.TTFT, 50),
-            "ttft p90": found.at(Metric.TTFT, 90),
-            "itl p50": found.at(Metric.ITL, 50),
-            "requests/s": len(load.dues) / max(each.last for each in outcome.served if each),
+            "ttft p50": float(np.percentile(first, 50)),
+            "ttft p90": float(np.percentile(first, 90)),
+            "itl p50": float(np.percentile(outcome.gap_seconds, 50)),
+            "requests/s": len(served) / max(each.last for each in served),
         }
 
 
@@ -138,40 +140,72 @@ def calibrated(card: Card, rates: Rates) -> Rates:
     lengths = (64, 32)
     with tempfile.TemporaryDirectory() as name, served(model.config, Path(name)) as server:
         found = measure(server, lengths, 0.5, 8)
-    expected = model.predict(EqualLoad.at_rate(8, 0.5, lengths))
+        expected = model.predict(EqualLoad.at_rate(8, 0.5, lengths))
+        many = measure(server, lengths, _AT_ONCE, _BURST)
     beside = max(0.0, found["itl p50"] - expected["itl p50"])
     first = max(0.0, found["ttft p50"] - expected["ttft p50"] - beside)
     seconds = rates.seconds
     more = {"step": seconds.step + beside, "request": seconds.request + first}
-    return replace(rates, seconds=msgspec.structs.replace(seconds, **more))
+    alone = replace(rates, seconds=msgspec.structs.replace(seconds, **more))
+    burst = EqualLoad.at_rate(_BURST, _AT_ONCE, lengths)
+    together = replace(model, rates=alone).predict(burst)
+    row = max(0.0, many["itl p50"] - together["itl p50"]) / _BURST
+    more["row"] = seconds.row + row
+    together_rates = replace(rates, seconds=msgspec.structs.replace(seconds, **more))
+    return accepting(replace(model, rates=together_rates), burst, many["ttft p50"])
+
+
+def accepting(model: Model, burst: EqualLoad, ttft: float) -> Rates:
+    """Divide the seconds of a request into those in which the server takes no other one, by the
+    median first token of requests that came at once, and the rest."""
+    low, high = 0.0, model.rates.seconds.request
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        seconds = msgspec.structs.replace(model.rates.seconds, accept=middle)
+        tried = replace(model, rates=replace(model.rates, seconds=seconds))
+        if tried.predict(burst)["ttft p50"] < ttft:
+            low = middle
+        else:
+            high = middle
+    return replace(model.rates, seconds=msgspec.structs.replace(model.rates.seconds, accept=high))
 
 
 def pairs(model: Model) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield the lengths and rates of a shape's loads."""
     for lengths, share in itertools.product(LENGTHS, SHARES):
-        rows, context = OPTIONS["max_num_seqs"] // 2, lengths[0] + lengths[1] // 2
-        token = model.timer.seconds(StepShape.decodes(rows, context)) / rows
-        prompt = model.timer.seconds(StepShape.prompt(lengths[0]))
-        yield lengths, share / (lengths[1] * token + prompt)
+        yield lengths, share * most_rate(model.timer, OPTIONS["max_num_seqs"] // 2, lengths)
+
+
+def requests_at(rate: float) -> int:
+    """Return how many requests a load has: those of some seconds, within bounds."""
+    return min(MOST_REQUESTS, max(LEAST_REQUESTS, round(rate * ARRIVAL_SECONDS)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Predictions beside served loads on this CPU.")
-    parser.add_argument("--rates", type=Path, required=True, help="this machine's table")
+    parser.add_argument("--rates", type=Path, help="this machine's table; default: measured first")
     parser.add_argument("--pairs", type=int, default=30, help="shapes and loads, at most 36")
+    parser.add_argument("--seconds", type=float, default=600.0, help="that all may take")
     args = parser.parse_args()
-    tables = Tables.of(args.rates.parent)
+    ends_at = time.monotonic() + args.seconds
+    with tempfile.TemporaryDirectory() as folder:
+        path = args.rates
+        if path is None:
+            path = Path(folder) / "cpu.json"
+            measure_rates(path, DEFAULT_SHAPES, "cpu")
+        tables = Tables.of(path.parent)
     card = tables.card("cpu")
     if card is None:
-        print(f"error: {args.rates.parent} has no table of the card cpu", file=sys.stderr)
+        print(f"error: {path.parent} has no table of the card cpu", file=sys.stderr)
         return 1
     rates = calibrated(card, tables.rates(card))
+    print(f"beside steps: {rates.seconds}")
     print(f"load of the machine {os.getloadavg()[0]:.1f}, of the table "
           f"{tables.by_card['cpu'].source.load:.1f}\n")  # fmt: skip
-    errors = list(compare(card, rates, args.pairs))
+    errors = list(compare(card, rates, args.pairs, ends_at))
     print()
     result: dict[str, Any] = {"pairs": len(errors), "load": os.getloadavg()[0]}
-    for key in KEYS:
+    for key in KEYS if errors else ():
         off = [abs(each[key]) for each in errors]
         result[key] = {"median": float(np.median(off)), "p95": float(np.percentile(off, 95))}
         print(f"{key}: median {np.median(off):.0%}, 95 % {np.percentile(off, 95):.0%}")
@@ -179,8 +213,8 @@ def main() -> int:
     return 0
 
 
-def compare(card: Card, rates: Rates, most: int) -> Iterator[dict[str, float]]:
-    """Print a row for each pair, and yield its relative errors."""
+def compare(card: Card, rates: Rates, most: int, ends_at: float) -> Iterator[dict[str, float]]:
+    """Print a row for each pair until a time, and yield its relative errors."""
     print(
         "| shape | in, out | rate | " + " | ".join(f"{key}: seen, predicted" for key in KEYS) + " |"
     )
@@ -192,8 +226,11 @@ def compare(card: Card, rates: Rates, most: int) -> Iterator[dict[str, float]]:
         left -= len(loads)
         with tempfile.TemporaryDirectory() as folder, served(model.config, Path(folder)) as server:
             for lengths, rate in loads:
-                seen = measure(server, lengths, rate, REQUESTS)
-                found = model.predict(EqualLoad.at_rate(REQUESTS, rate, lengths))
+                if time.monotonic() > ends_at:
+                    return
+                count = requests_at(rate)
+                seen = measure(server, lengths, rate, count)
+                found = model.predict(EqualLoad.at_rate(count, rate, lengths))
                 cells = (f"{seen[key]:.4g}, {found[key]:.4g}" for key in KEYS)
                 print(f"| {name} | {lengths} | {rate:.2f} | {' | '.join(cells)} |", flush=True)
                 yield {key: found[key] / seen[key] - 1 for key in KEYS}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from atom.advisor.simulation import Due
+from atom.advisor.step_shape import StepShape
+from atom.advisor.step_time import StepTimer
 from atom.entrypoints.bench.arrivals import arrival_seconds
 
 _LARGEST_TOKEN = 2**31 - 1
@@ -43,3 +45,11 @@ class EqualLoad:
     @property
     def prompt_tokens(self) -> int:
         return self.input_tokens * len(self.dues)
+
+
+def most_rate(timer: StepTimer, rows: int, lengths: tuple[int, int]) -> float:
+    """Return the requests per second that steps of so many rows alone allow. lengths: tokens of a
+    prompt and its answer."""
+    prompt, answer = lengths
+    token = timer.seconds(StepShape.decodes(rows, prompt + answer // 2)) / rows
+    return 1.0 / (answer * token + timer.seconds(StepShape.prompt(prompt)))

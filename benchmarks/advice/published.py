@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from atom.advisor.candidates import launches_of
 from atom.advisor.operations import model_work
 from atom.advisor.rates import ASSUMED
 from atom.advisor.room import Division, plan_form
@@ -107,7 +108,8 @@ def predict(run: Published) -> Figures:
     timer = StepTimer(model_work(facts, kv, division.sharding), card, ASSUMED)
     load = EqualLoad.in_loops(_REQUESTS_A_CLIENT * run.clients, run.clients, run.lengths)
     server = Server(ASSUMED.seconds.request, ASSUMED.seconds.token)
-    outcome = simulate(Fleet(form, timer.seconds, server=server), load)
+    launches = launches_of(form, timer)
+    outcome = simulate(Fleet(form, timer.seconds, server=server, launches=launches), load)
     return figures_of(outcome, parse_slo("ttft=60s@p90"), load.prompt_tokens, 1)
 
 

@@ -10,112 +10,22 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from atom.advisor.candidates import Candidate, candidates
+from atom.advisor.pair import Pair
+from atom.advisor.partitions import price_of
 from atom.advisor.question import Lost, Question
+from atom.advisor.rows import Advice, Range, Row
 from atom.advisor.simulation import Fleet, Served, simulate
-from atom.advisor.slo import Figures, Metric, Miss, figures_of
+from atom.advisor.slo import Figures, Metric, figures_of
 
 _NODE_DEVICES = 8
 _MOST_SCALE, _SCALE_STEPS = 8.0, 4
 # A candidate that costs more than so many times the best, in money or devices, is not simulated.
 _NOT_WORTH = 4.0
-_SECONDS_AN_HOUR, _MILLION = 3600.0, 1e6
 _MOST_CURVES = 4
 _CURVE_SCALES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A figure with both ends of its error."""
-
-    low: float
-    middle: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Describe one way to serve the load: `pods` pods with `copies` engines each. slow, fast: the
-    figures if steps take as much more, or less, as the rates' error, in rows of the answer; price:
-    of a device and hour; goodput: requests per second that all pods serve within the targets;
-    curve: (rate, requests per second within the targets), if it was asked for."""
-
-    candidate: Candidate
-    pods: int
-    copies: int
-    figures: Figures
-    slow: Figures
-    fast: Figures
-    misses: tuple[Miss, ...]
-    price: float | None = None
-    goodput: Range = Range(0.0, 0.0, 0.0)
-    curve: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def devices(self) -> int:
-        return self.pods * self.copies * self.candidate.ranks
-
-    @property
-    def hourly(self) -> float | None:
-        """Return the price of an hour of all devices; None if it is unknown."""
-        return None if self.price is None else self.price * self.devices
-
-    @property
-    def label(self) -> str:
-        copies = f" of {self.copies} engines" if self.copies > 1 else ""
-        return f"{self.candidate.label}, {self.pods} pods{copies}"
-
-    @property
-    def tokens_per_device(self) -> float:
-        """Return the answers' tokens per second of one device."""
-        return self.figures.token_rate * self._simulated_pods / self.devices
-
-    @property
-    def million_tokens(self) -> float | None:
-        """Return the price of a million tokens of answers; None if the device's is unknown."""
-        if self.price is None or not self.tokens_per_device:
-            return None
-        return self.price / _SECONDS_AN_HOUR / self.tokens_per_device * _MILLION
-
-    @property
-    def joules_per_token(self) -> float | None:
-        """Return the energy of a token at the board's full power; None if that is unknown."""
-        watts = self.candidate.card.watts
-        return (
-            None if watts is None or not self.tokens_per_device else watts / self.tokens_per_device
-        )
-
-    @property
-    def _simulated_pods(self) -> int:
-        """Return how many pods serve as the simulated requests were served by one or by all."""
-        return self.pods if self.figures.pods == 1 else 1
-
-    def metric(self, metric: Metric, percent: float) -> Range:
-        """Return a latency in seconds."""
-        ends = [each.at(metric, percent) for each in (self.fast, self.figures, self.slow)]
-        return Range(min(ends), ends[1], max(ends))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The answer. rows: none of which another one beats, the cheapest first; nearest: if there is
-    none, the row that misses least; lost: every other form."""
-
-    rows: tuple[Row, ...]
-    nearest: Row | None
-    lost: tuple[Lost, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def chosen(self) -> Row | None:
-        return self.rows[0] if self.rows else None
-
-    @property
-    def shown(self) -> tuple[Row, ...]:
-        """Return the rows, or the nearest one if there are none."""
-        return self.rows or ((self.nearest,) if self.nearest is not None else ())
 
 
 class Detail(enum.Enum):
@@ -145,14 +55,33 @@ def advise(
     if detail is Detail.GOODPUT:
         return advice
     drawn = [search.with_curve(row) for row in advice.rows[:_MOST_CURVES]]
-    return replace(advice, rows=(*drawn, *advice.rows[_MOST_CURVES:]))
+    nearest = None if advice.nearest is None else search.with_curve(advice.nearest)
+    return replace(advice, rows=(*drawn, *advice.rows[_MOST_CURVES:]), nearest=nearest)
+
+
+def one_fewer(question: Question, chosen: Row, detail: Detail) -> Row | None:
+    """Return the row of the chosen row's model and card that keeps the targets best on at least one
+    device fewer; None if there is none, as of one device alone."""
+    if chosen.devices < 2:
+        return None
+    candidate = chosen.candidate
+    narrowed = replace(
+        question,
+        models=(candidate.model,),
+        cards=(candidate.card,),
+        max_devices=chosen.devices - 1,
+    )
+    found = advise(narrowed, detail=detail)
+    return found.chosen or found.nearest
 
 
 class _Search:
     def __init__(self, question: Question, progress: Progress) -> None:
         self._question = question
         self._progress = progress
-        self._priced = all(card.name in question.prices for card in question.cards)
+        self._priced = all(
+            price_of(card.name, question.prices) is not None for card in question.cards
+        )
         self._lost: list[Lost] = []
         self._kept: list[Row] = []
         self._missed: list[Row] = []
@@ -197,11 +126,11 @@ class _Search:
         return (row.hourly or 0.0) if self._priced else row.devices
 
     def _price(self, candidate: Candidate) -> float | None:
-        return self._question.prices.get(candidate.card.name)
+        return price_of(candidate.card.name, self._question.prices)
 
     def _try(self, candidate: Candidate) -> None:
         """Find the fewest engines that keep the targets."""
-        least = self._least_engines(candidate)
+        least = self._least_engines(candidate) + candidate.divided
         most = self._question.max_devices // candidate.ranks
         if least > most:
             why = f"needs at least {least * candidate.ranks} devices of at most"
@@ -218,6 +147,8 @@ class _Search:
         self._progress(candidate.label)
         row = self._fewest(candidate, least, most)
         self._sort_in(row)
+        if candidate.divided:
+            return
         copies = min(_NODE_DEVICES // candidate.ranks, 1 << row.pods.bit_length() - 1)
         pods = -(-row.pods // max(1, copies))
         if copies > 1 and pods * copies <= most and not row.misses:
@@ -299,14 +230,22 @@ class _Search:
     ) -> Figures | None:
         """Simulate; None once it is certain that too many requests wait too long."""
         pods, copies = pods_and_copies
-        load, simulated = self._question.load.share(pods, scale)
-        timer = replace(candidate.timer, factor=factor)
+        load, simulated = self._question.load.share(1 if candidate.divided else pods, scale)
+        pair, variants = None, self._question.variants
+        if candidate.divided:  # both roles are simulated together
+            simulated = pods
+            pair = Pair(candidate.prefills_of(pods), variants.link_bytes_per_second / factor)
+        timer = replace(candidate.timer, factor=factor * candidate.timer.factor)
         fleet = Fleet(
             candidate.form,
             timer.seconds,
             simulated * copies,
             candidate.server,
             "least_tokens" if simulated == 1 else "round_robin",
+            candidate.launches.times(factor),
+            pair,
+            candidate.rates.host_bytes_per_second / factor,
+            variants.disk_bytes_per_second / factor,
         )
         slow = _TooSlow(self._question, len(load.dues))
         outcome = simulate(fleet, load, None if to_the_end else slow.decided)
@@ -355,7 +294,9 @@ class _Search:
         metrics = tuple(self._question.slo.targets)
 
         def losses(row: Row) -> tuple[float, ...]:
-            return (self._cost(row), *(row.figures.at(each, percent) for each in metrics))
+            felt = (row.figures.at(each, percent) for each in metrics)
+            beside = (row.candidate.host_bytes * row.pods, row.candidate.form.file_bytes * row.pods)
+            return (self._cost(row), *felt, *beside)
 
         kept = []
         for row in self._kept:
@@ -366,13 +307,15 @@ class _Search:
                 kept.append(row)
             else:
                 why = f"{better.label} costs no more and is no slower"
-                self._lost.append(Lost(row.label, why))
+                self._lost.append(Lost(row.label, f"{_does_not_pay(row)}{why}"))
         return kept
 
     def _notes(self, rows: Sequence[Row]) -> list[str]:
         notes = []
         unpriced = [
-            card.name for card in self._question.cards if card.name not in self._question.prices
+            card.name
+            for card in self._question.cards
+            if price_of(card.name, self._question.prices) is None
         ]
         if unpriced:
             named = ", ".join(unpriced)
@@ -405,6 +348,24 @@ class _TooSlow:
         if self._target is not None and served.ttft > self._target:
             self._late += 1
         return self._late > self._allowed
+
+
+def _does_not_pay(row: Row) -> str:
+    """Return how little a row that another one beats gained by its tiers, its drafts or its
+    division; "" if it has none of these."""
+    if row.prefills:
+        return f"separate pods do not pay ({row.figures.reuse.sent:.0%} of the prompts were sent): "
+    if row.candidate.form.file_bytes:
+        share = f"{row.figures.reuse.from_files:.0%} of prompt tokens"
+        return f"the files do not pay (they held {share}): "
+    if row.candidate.host_bytes:
+        return (
+            f"the tier does not pay (it held {row.figures.reuse.from_tier:.0%} of prompt tokens): "
+        )
+    drafts = row.candidate.form.drafts
+    if drafts is not None:
+        return f"drafts do not pay ({drafts.tokens_a_step:.2f} tokens a step at most): "
+    return ""
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:

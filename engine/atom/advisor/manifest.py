@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from atom.advisor.advice import Row
-from atom.sizing.cards import Vendor
+from atom.advisor.accelerator import API_VERSION, KIND, accelerator_of
+from atom.advisor.engine_form import MIB
+from atom.advisor.extras import Drafts
+from atom.advisor.rows import Row
+from atom.sizing.host_tier import GIB
 from atom.sizing.options.scheduling import SchedulerOptions
 
-API_VERSION, KIND = "serving.atom.dev/v1alpha1", "AtomDeployment"
-_NVIDIA_RESOURCE = "nvidia.com/gpu"
 _MOST_NAME = 40
-_GIB = 1024**3
 
 
 def manifest(row: Row) -> dict[str, Any]:
@@ -23,8 +23,12 @@ def manifest(row: Row) -> dict[str, Any]:
     chosen = {name: value for name, value in parallelism.items() if value > 1}
     if chosen:
         spec["parallelism"] = chosen
-    spec["replicas"] = row.pods
-    spec["accelerator"] = _accelerator(row)
+    spec["replicas"] = row.pods - row.prefills
+    if row.prefills:
+        spec["disaggregation"] = {"prefill": {"replicas": row.prefills}}
+    if candidate.host_bytes:
+        spec["cache"] = {"kv": _tiers(row)}
+    spec["accelerator"] = accelerator_of(candidate.card, candidate.ranks * row.copies)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -38,6 +42,21 @@ def object_name(source: str) -> str:
     last = source.rstrip("/").rpartition("/")[2].rpartition(":")[0] or source.rpartition("/")[2]
     name = re.sub(r"[^a-z0-9-]+", "-", last.lower()).strip("-")[:_MOST_NAME].strip("-")
     return name if name and name[0].isalpha() else f"model-{name}".strip("-")
+
+
+def _tiers(row: Row) -> dict[str, Any]:
+    """Return the tiers of a pod, whose copies have a share each."""
+    form = row.candidate.form
+    tiers: dict[str, Any] = {"hostMemory": _size(row.candidate.host_bytes * row.copies)}
+    if form.file_bytes:
+        tiers["disk"] = {"size": _size(form.file_bytes * row.copies)}
+    return tiers
+
+
+def _size(size_bytes: int) -> str:
+    """Write a size as a quantity of Kubernetes, in whole GiB or else MiB."""
+    whole, rest = divmod(size_bytes, GIB)
+    return f"{-(-size_bytes // MIB)}Mi" if rest else f"{whole}Gi"
 
 
 def _model(row: Row) -> dict[str, Any]:
@@ -57,14 +76,21 @@ def _engine(row: Row) -> dict[str, Any]:
         engine["maxNumSeqs"] = limits.max_num_seqs
     if row.candidate.model.quantization is not None:
         engine["extraArgs"] = ["--quantization", row.candidate.model.quantization]
+    drafts, adapters = row.candidate.form.drafts, row.candidate.form.adapters
+    if drafts is not None:
+        engine["speculative"] = _speculative(drafts)
+    if adapters is not None:
+        engine["lora"] = {
+            "maxLoras": adapters.slots,
+            "maxLoraRank": adapters.rank,
+            "maxCpuLoras": adapters.on_host,
+        }
     return engine
 
 
-def _accelerator(row: Row) -> dict[str, Any]:
-    card = row.candidate.card
-    if card.vendor is Vendor.AMD:
-        return {"type": "amd", "product": card.name}
-    if card.vendor is Vendor.NVIDIA:
-        memory = f"{card.memory_bytes // _GIB}Gi"
-        return {"type": "amd", "resourceName": _NVIDIA_RESOURCE, "memory": memory}
-    return {"type": "cpu", "memory": f"{card.memory_bytes // _GIB}Gi"}
+def _speculative(drafts: Drafts) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": drafts.method, "tokens": drafts.tokens}
+    if drafts.model is not None:
+        found["draftModel"] = drafts.model
+        found["draftConfig"] = dict(drafts.config)
+    return found

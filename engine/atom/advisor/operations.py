@@ -92,9 +92,10 @@ class ModelWork:
     def of_step(self, shape: StepShape) -> Iterator[Work]:
         """Yield the work of each kind of operation that the step has."""
         tokens = shape.tokens
-        rows = self.row_bytes * tokens  # of the embedding
-        matrices_bytes = float(self.matrices_bytes + rows)
-        yield Work(Operation.MATRICES, matrices_bytes, _times(self.matrices_flops, tokens), tokens)
+        padded = tokens + shape.padding
+        matrices_bytes = float(self.matrices_bytes + self.row_bytes * padded)  # and the embedding
+        flops = _times(self.matrices_flops, padded)
+        yield Work(Operation.MATRICES, matrices_bytes, flops, padded)
         if self.experts:
             yield self._of_experts(tokens)
         if shape.sampled:

@@ -22,6 +22,7 @@ import msgspec
 
 from atom.advisor.errors import AdviceError
 from atom.advisor.operations import Operation
+from atom.advisor.partitions import part_of, whole_and_mode
 from atom.sizing.cards import CARDS, Card, Precision, Vendor
 
 PROTOCOL = 1
@@ -74,8 +75,11 @@ class Curve:
 
 class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds beside operations: of each step, of each of a model's layers in it, of each decode
-    row and of each prompt in it; request: of a server, before a request's first step; token: of a
-    server, until a client has a token."""
+    row and of each prompt in it; request: of a server, before a request's first step, and accept:
+    of these, in which it takes no other one; token: of a server, until a client has a token;
+    prepare, launch: of a GPU's host, for the inputs of a step with prompts, and for each layer of
+    one that no graph holds; adapter: for each layer of a step with adapters, beside their bytes
+    (0: not measured)."""
 
     step: float = 0.0
     layer: float = 0.0
@@ -83,6 +87,10 @@ class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt: float = 0.0
     request: float = 0.0
     token: float = 0.0
+    prepare: float = 0.0
+    launch: float = 0.0
+    adapter: float = 0.0
+    accept: float = 0.0
 
 
 class StepError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +113,8 @@ class RatesSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RatesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table as a file has it. efficiencies: by operation, [rows, share of the peak]."""
+    """A table as a file has it. efficiencies: by operation, [rows, share of the peak];
+    host_bytes_per_second: of copies of pages between device and host, 0 if not measured."""
 
     protocol: int
     card: str
@@ -116,18 +125,21 @@ class RatesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: StepError
     source: RatesSource
     memory_bytes: int = 0
+    host_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The rates to predict a card's steps by. error: the relative error to expect of a step; of:
-    the card that was measured, "" for none."""
+    the card that was measured, "" for none; host_bytes_per_second: of copies of pages between a
+    device and its host, by default 16 lanes of PCIe 5, of which copies reach four fifths."""
 
     shares: Mapping[Operation, Curve]
     seconds: StepSeconds
     error: float
     evidence: Evidence
     of: str = ""
+    host_bytes_per_second: float = 50e9
 
     def share(self, operation: Operation, width: float) -> float:
         return self.shares[operation].share(width)
@@ -135,7 +147,20 @@ class Rates:
 
 ASSUMED = Rates(
     {operation: Curve(points) for operation, points in _ASSUMED_SHARE.items()},
-    StepSeconds(step=1e-4, layer=1.4e-5, row=1e-6, prompt=2e-4, request=5e-3, token=2e-4),
+    StepSeconds(
+        step=1e-4,
+        layer=1.4e-5,
+        row=1e-6,
+        prompt=2e-4,
+        request=5e-3,
+        token=2e-4,
+        # Of ADR 39: 960 tokens took 3.4 ms by a graph, of which the device worked 2.4; launched op
+        # by op 10 to 19 ms, in models of 28 to 36 layers.
+        prepare=1e-3,
+        launch=5e-4,
+        # Of an 8B with adapters (docs/results/gpu/lora.md): 7 us a layer at one row, 35 at 64.
+        adapter=3.5e-5,
+    ),
     _ASSUMED_ERROR,
     Evidence.PHYSICS,
 )
@@ -214,8 +239,11 @@ class Tables:
         return cls.of(files("atom.sizing").joinpath("rates"), *more)
 
     def card(self, name: str) -> Card | None:
-        """Return a card by its name: of the catalogue, or as its table describes it; None if it is
-        unknown."""
+        """Return a card by its name: of the catalogue, a part of one, or as its table describes it;
+        None if it is unknown."""
+        whole, mode = whole_and_mode(name)
+        if mode:
+            return part_of(CARDS[whole], mode) if whole in CARDS else None
         table = self.by_card.get(name)
         if name in CARDS or table is None:
             return CARDS.get(name)
@@ -267,4 +295,7 @@ def _rates(table: RatesFile, card: Card, evidence: Evidence) -> Rates:
     for name, points in table.efficiencies.items():
         scaled: Sequence[tuple[float, float]] = [(width, e * bandwidth) for width, e in points]
         curves[Operation(name)] = Curve(tuple(scaled))
-    return Rates(curves, table.seconds, table.error.p90, evidence, table.card)
+    rates = Rates(curves, table.seconds, table.error.p90, evidence, table.card)
+    if table.host_bytes_per_second:
+        return replace(rates, host_bytes_per_second=table.host_bytes_per_second)
+    return rates

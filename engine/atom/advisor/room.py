@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atom.advisor.engine_form import EngineForm
+from atom.advisor.extras import Adapters, Drafts, speculation_of
 from atom.sizing.cards import Card, Precision, Vendor
 from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
+from atom.sizing.host_tier import HostTier, host_tier
 from atom.sizing.kernel_padding import aiter_expert_unit, aiter_position_bytes
 from atom.sizing.kv_budget import plan_kv_cache, running_sequences
 from atom.sizing.kv_layout import KvElement, kv_layout
@@ -18,7 +20,13 @@ from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.scheduling import SchedulerOptions
-from atom.sizing.overheads import activation_bytes, communication_bytes, runtime_overhead_bytes
+from atom.sizing.overheads import (
+    activation_bytes,
+    communication_bytes,
+    image_bytes,
+    lora_bytes,
+    runtime_overhead_bytes,
+)
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding
 
@@ -28,12 +36,16 @@ _LENGTH_STEP = 1024
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A model in the form that a card holds. element_bytes: of every weight, None for the formats
-    of the checkpoint."""
+    """A model in the form that a card holds, with its drafts and adapters. host_bytes: of a tier in
+    the host's memory, of all ranks; element_bytes: of every weight, None for the formats of the
+    checkpoint."""
 
     facts: ModelFacts
     card: Card
     ranks: int
+    drafts: Drafts | None = None
+    adapters: Adapters | None = None
+    host_bytes: int = 0
 
     @property
     def on_cpu(self) -> bool:
@@ -84,37 +96,58 @@ def plan_form(division: Division, max_num_seqs: int, longest: int) -> EngineForm
     return _planned(division, max_num_seqs, needed)
 
 
+def tier_of(form: EngineForm, size_bytes: int) -> HostTier | None:
+    """Return the tier of an engine in so many bytes of its host's memory; None if it has no
+    page."""
+    layout, block_size = form.budget.layout, form.budget.block_size
+    found = host_tier(size_bytes, layout, block_size, form.limits.max_model_len, form.ranks)
+    return found if found.num_pages else None
+
+
 def _planned(division: Division, max_num_seqs: int, max_model_len: int) -> EngineForm:
-    facts, cache = division.facts, CacheOptions()
+    facts, cache, drafts = division.facts, CacheOptions(), division.drafts
     limits = RunLimits(
         block_size=cache.block_size,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         max_num_batched_tokens=max(max_num_seqs, SchedulerOptions().max_num_batched_tokens),
+        num_speculative_tokens=0 if drafts is None else drafts.tokens,
         prefix_caching=cache.enable_prefix_caching,
     )
     memory = _memory(division, limits, cache.gpu_memory_utilization)
-    layout = kv_layout(facts, division.kv, division.ranks, block_size=limits.block_size)
+    speculation = speculation_of(drafts)
+    layout = kv_layout(facts, division.kv, division.ranks, speculation, limits.block_size)
     running = running_sequences(memory, layout, limits)
     if running < max_num_seqs:  # as the engine continues: with the needs of fewer rows
         return _planned(division, running, max_model_len)
     budget = plan_kv_cache(memory, layout, limits)
-    depth = 0 if division.on_cpu else 1
-    return EngineForm(facts=facts, limits=limits, budget=budget, depth=depth)
+    form = EngineForm(
+        facts=facts,
+        limits=limits,
+        budget=budget,
+        depth=0 if division.on_cpu else 1,
+        ranks=division.ranks,
+        drafts=drafts,
+        adapters=division.adapters,
+    )
+    if not division.host_bytes:
+        return form
+    return replace(form, host=tier_of(form, division.host_bytes))
 
 
 def _memory(division: Division, limits: RunLimits, utilization: float) -> DeviceMemory:
-    facts, card, sharding = division.facts, division.card, division.sharding
-    weights = facts.bytes_on_rank(division.element_bytes, sharding)
-    weights += rotary_bytes(facts, limits.max_model_len)
+    facts, card = division.facts, division.card
+    weights = _held_bytes(division, limits)
     whole = Sharding(division.ranks)
     activations = activation_bytes(facts, limits, division.compute_bytes, whole)
     copied = aiter_position_bytes(facts, limits.max_model_len)
-    if card.vendor is not Vendor.AMD:
+    if division.on_cpu:  # the operator plans every GPU as AMD's
         copied = 0
     activations += copied * limits.max_model_len
     overhead = runtime_overhead_bytes("cpu" if division.on_cpu else "gpu", card.memory_bytes)
-    if not division.on_cpu:
+    if division.on_cpu:
+        overhead += division.host_bytes // division.ranks
+    else:
         overhead += communication_bytes(facts.hidden_size * division.compute_bytes, whole)
     return DeviceMemory(
         total_bytes=card.memory_bytes,
@@ -124,3 +157,22 @@ def _memory(division: Division, limits: RunLimits, utilization: float) -> Device
         overhead_bytes=overhead,
         position_bytes=position_bytes(facts) + copied,
     )
+
+
+def _held_bytes(division: Division, limits: RunLimits) -> int:
+    """Sum the bytes of a rank that hold weights: of the model and its drafter, rotary tables, room
+    for adapters and for the outputs of images."""
+    facts, drafts, ranks = division.facts, division.drafts, division.ranks
+    own = drafts is not None and drafts.method == "mtp"
+    held = facts.bytes_on_rank(division.element_bytes, division.sharding, with_mtp=own)
+    held += rotary_bytes(facts, limits.max_model_len)
+    held += image_bytes(facts, limits, division.compute_bytes)
+    if drafts is not None and drafts.facts is not None:
+        held += drafts.facts.weight_bytes(division.element_bytes, ranks)
+        held += rotary_bytes(drafts.facts, limits.max_model_len)
+    adapters = division.adapters
+    if adapters is not None:
+        # On a CPU the host's adapters are in the same memory.
+        slots = adapters.slots + (adapters.on_host if division.on_cpu else 0)
+        held += lora_bytes(facts, adapters.room(slots), division.compute_bytes, Sharding(ranks))
+    return held

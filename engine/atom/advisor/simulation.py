@@ -1,7 +1,8 @@
 """Simulate engines under a load: the engine's own scheduler and step pipeline, on a virtual clock.
 
 Each engine has its own clock and moves from step to step; the one whose clock is earliest goes
-next. The router of data-parallel ranks chooses the engine of a request.
+next. The router of data-parallel ranks chooses the engine of a request. With a pair, the first
+engines compute prompts, whose pages then travel to the others.
 Chunks, preemptions, prefix hits and waiting are therefore those of a served engine; only the
 seconds of a step are predicted.
 """
@@ -17,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.advisor.engine_form import EngineForm
-from atom.advisor.virtual_executor import StepSeconds, VirtualClock, VirtualExecutor
+from atom.advisor.launches import NO_LAUNCHES, Launches
+from atom.advisor.pair import Inbox, Pair, Sending
+from atom.advisor.virtual.engine import NEVER, VirtualEngine
+from atom.advisor.virtual.executor import StepSeconds
 from atom.model_engine.request import Request
-from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.request_router import RequestRouter
 from atom.sampling_params import SamplingParams
 from atom.sizing.options.parallelism import RoutingPolicy
@@ -50,10 +53,17 @@ class Load(Protocol):
 @dataclass(frozen=True, slots=True)
 class Server:
     """Seconds that a server takes beside its engine: of each request before its first step, and of
-    each token until its client has it."""
+    each token until its client has it; accept_seconds: of the first, in which it takes no other
+    request."""
 
     request_seconds: float = 0.0
     token_seconds: float = 0.0
+    accept_seconds: float = 0.0
+
+    @property
+    def later_seconds(self) -> float:
+        """Return the seconds of a request beside those in which it is accepted."""
+        return max(0.0, self.request_seconds - self.accept_seconds) + self.token_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +86,21 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """KV pages that came from elsewhere. tier_tokens: of prompts, found in a host's tier, and
+    file_tokens: in files behind it; sent: prompts whose pages another engine computed."""
+
+    tier_tokens: int = 0
+    sent: int = 0
+    file_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a simulation. served: by place, None for a request that did not end; gaps: of
     each request, the longest seconds between two tokens; gap_seconds: of all tokens together;
     kv_use: the share of blocks held, on average over the busy time, and the most; steps and
-    busy_seconds: of all engines."""
+    busy_seconds: of all engines; moved: pages from elsewhere."""
 
     served: tuple[Served | None, ...]
     longest_gaps: NDArray[np.float64]
@@ -92,49 +112,7 @@ class Outcome:
     preemptions: int
     engines: int
     stopped_early: bool = False
-
-
-class Engine:
-    """Run one engine: the real pipeline over a device that only takes time."""
-
-    def __init__(self, form: EngineForm, step_seconds: StepSeconds) -> None:
-        self.clock = VirtualClock()
-        self.executor = VirtualExecutor(step_seconds, self.clock)
-        self.scheduler = form.scheduler()
-        self._pipeline = StepPipeline(self.scheduler, self.executor, depth=form.depth)
-        self._kv_seconds = self._kv_most = 0.0
-
-    @property
-    def has_work(self) -> bool:
-        return self._pipeline.has_work()
-
-    def add(self, request: Request, now: float) -> None:
-        self.clock.advance_to(now)
-        self._pipeline.add(request)
-
-    def turn(self) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-        """Run one step; return the requests that got tokens, one entry a token, and those that
-        ended with their cached tokens."""
-        before = self.clock.now
-        result = self._pipeline.step(before)
-        pool = self.scheduler.blocks.pool
-        held = pool.num_referenced / pool.num_blocks
-        self._kv_most = max(self._kv_most, held)
-        self._kv_seconds += held * (self.clock.now - before)
-        if result is None:
-            return np.zeros(0, dtype=np.int64), []
-        ids = result.request_ids
-        tokens = ids if result.counts is None else np.repeat(ids, result.counts)
-        return tokens, [(row.request_id, row.num_cached_tokens) for row in result.finished]
-
-    @property
-    def kv_seconds(self) -> float:
-        """Return the share of held blocks times seconds, summed over its steps."""
-        return self._kv_seconds
-
-    @property
-    def kv_most(self) -> float:
-        return self._kv_most
+    moved: Moved = Moved()
 
 
 @dataclass(slots=True)
@@ -157,13 +135,19 @@ Decided = Callable[[int, Served], bool]
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Equal engines behind one address. routing: which engine serves a request."""
+    """Equal engines behind one address. routing: which engine serves a request; launches: of each
+    engine's host, by default none; pair: of prefill and decode apart; host_bytes_per_second: of the
+    copies of a tier; disk_bytes_per_second: of files behind it."""
 
     form: EngineForm
     step_seconds: StepSeconds
     engines: int = 1
     server: Server = Server()
     routing: RoutingPolicy = "least_tokens"
+    launches: Launches = NO_LAUNCHES
+    pair: Pair | None = None
+    host_bytes_per_second: float = NEVER
+    disk_bytes_per_second: float = NEVER
 
 
 def simulate(fleet: Fleet, load: Load, decided: Decided | None = None) -> Outcome:
@@ -176,9 +160,30 @@ class _Simulation:
     def __init__(self, fleet: Fleet, load: Load) -> None:
         self._load = load
         self._server = fleet.server
-        self._engines = [Engine(fleet.form, fleet.step_seconds) for _ in range(fleet.engines)]
-        self._router = RequestRouter(fleet.engines, fleet.routing)
+        form = fleet.form
+        rates = fleet.host_bytes_per_second, fleet.disk_bytes_per_second
+        self._engines = [
+            VirtualEngine(form, fleet.step_seconds, fleet.launches, *rates)
+            for _ in range(fleet.engines)
+        ]
+        self._adapters, self._drafts = form.adapters, form.drafts is not None
+        self._pair = fleet.pair
+        prefills = 0 if fleet.pair is None else fleet.pair.prefills
+        self._prefills, self._answering = self._engines[:prefills], self._engines[prefills:]
+        self._router = RequestRouter(len(self._answering), fleet.routing)
+        self._prompt_router = RequestRouter(max(1, prefills), "least_tokens")
+        self._inboxes: dict[VirtualEngine, Inbox] = {}
+        if fleet.pair is not None:
+            self._inboxes = {
+                each: Inbox(each, fleet.pair, form.page_bytes) for each in self._answering
+            }
+        self._links: dict[VirtualEngine, float] = {}  # when each producer's is free
+        self._legs: dict[int, tuple[Request, Inbox]] = {}  # requests whose prompt is computed
+        self._sendings: list[tuple[float, int, Sending, Inbox]] = []
+        self._sent = 0
         self._records = _Records()
+        self._accepts_at: dict[VirtualEngine, float] = {}  # when its server takes the next one
+        self._accepting: dict[int, tuple[Request, VirtualEngine]] = {}
         self._due: list[tuple[float, int]] = []
         self._awaited = [len(set(due.after)) for due in load.dues]
         self._waiters: dict[int, list[int]] = {}
@@ -191,40 +196,76 @@ class _Simulation:
     def run(self, decided: Decided | None) -> Outcome:
         stopped = False
         while not stopped:
-            engine = self._next_engine()
-            if self._due and (engine is None or self._due[0][0] <= engine.clock.now):
+            engine = min(self._engines, key=lambda each: each.next_turn)
+            turn_at = engine.next_turn
+            arrival = self._due[0][0] if self._due else NEVER
+            page = self._sendings[0][0] if self._sendings else NEVER
+            if min(arrival, page, turn_at) == NEVER:
+                break
+            if page <= min(arrival, turn_at):
+                at, _, sending, inbox = heapq.heappop(self._sendings)
+                inbox.arrived(sending, at)
+                self._begin_sending(inbox, at)
+            elif arrival <= turn_at:
                 self._arrive(*heapq.heappop(self._due))
-            elif engine is not None:
+            else:
                 ended = self._turn(engine)
                 stopped = decided is not None and any(
                     decided(place, served)
                     for place in ended
                     if (served := self._served(place)) is not None
                 )
-            else:
-                break
         return self._outcome(stopped)
 
-    def _next_engine(self) -> Engine | None:
-        busy = [engine for engine in self._engines if engine.has_work]
-        return min(busy, key=lambda engine: engine.clock.now, default=None)
-
     def _arrive(self, at: float, place: int) -> None:
+        """Accept a request, which then is due again, or give it to its engine."""
+        accepted = self._accepting.pop(place, None)
+        if accepted is not None:
+            self._enter(*accepted, at)
+            return
         prompt, outputs = self._load.prompt(place), self._load.output_tokens(place)
-        request = Request(
+        request = self._request(place, prompt, outputs, at)
+        self._records.arrived[place] = at
+        self._records.unanswered.add(place)
+        chosen = self._answering[self._router.place(request)]
+        if not self._server.accept_seconds:
+            self._enter(request, chosen, at)
+            return
+        ends_at = max(at, self._accepts_at.get(chosen, 0.0)) + self._server.accept_seconds
+        self._accepts_at[chosen], self._accepting[place] = ends_at, (request, chosen)
+        heapq.heappush(self._due, (ends_at, place))
+
+    def _enter(self, request: Request, chosen: VirtualEngine, at: float) -> None:
+        """Give a request to its engine, or its prompt to one that computes prompts."""
+        prompt = request.prompt_token_ids
+        if self._pair is None or len(prompt) < self._pair.least_tokens:
+            chosen.add(request, at)
+            return
+        self._legs[request.id] = request, self._inboxes[chosen]
+        # Its token is thrown away.
+        leg = self._request(request.id, prompt, 1, at)
+        self._prefills[self._prompt_router.place(leg)].add(leg, at)
+
+    def _request(self, place: int, prompt: list[int], outputs: int, at: float) -> Request:
+        return Request(
             id=place,
             prompt_token_ids=prompt,
             params=SamplingParams(max_tokens=outputs, ignore_eos=True),
             max_total_tokens=len(prompt) + outputs,
             arrive_time=at,
+            lora=None if self._adapters is None else self._adapters.of_request(place),
         )
-        self._records.arrived[place] = at
-        self._records.unanswered.add(place)
-        self._engines[self._router.place(request)].add(request, at)
 
-    def _turn(self, engine: Engine) -> list[int]:
+    def _turn(self, engine: VirtualEngine) -> list[int]:
         requests, ended = engine.turn()
-        now, records = engine.clock.now, self._records
+        now, records, own_inbox = engine.clock.now, self._records, self._inboxes.get(engine)
+        if self._pair is not None and own_inbox is None:
+            for place, _ in ended:
+                self._prompt_router.release(place)
+                request, inbox = self._legs.pop(place)
+                inbox.expect(request, engine)
+                self._begin_sending(inbox, now)
+            return []
         if len(requests):
             records.times.append(now)
             records.requests.append(requests)
@@ -241,17 +282,28 @@ class _Simulation:
                     due = self._load.dues[waiter]
                     at = max(due.at_seconds, now + due.delay_seconds)
                     heapq.heappush(self._due, (at, waiter))
+        if own_inbox is not None:
+            own_inbox.admitted()
+            if engine.is_blocked and own_inbox.make_room():
+                engine.unblock(now)
+            self._begin_sending(own_inbox, now)
         return [place for place, _ in ended]
 
+    def _begin_sending(self, inbox: Inbox, now: float) -> None:
+        """Begin to send the prompts that the inbox has room for."""
+        for at, sending in inbox.begin(now, self._links):
+            self._sent += 1
+            heapq.heappush(self._sendings, (at, self._sent, sending, inbox))
+
     def _served(self, place: int) -> Served | None:
-        records, server = self._records, self._server
+        records, later = self._records, self._server.later_seconds
         if place not in records.last:
             return None
         arrived = records.arrived[place]
         return Served(
             arrived,
-            records.first[place] - arrived + server.request_seconds + server.token_seconds,
-            records.last[place] + server.request_seconds + server.token_seconds,
+            records.first[place] - arrived + later,
+            records.last[place] + later,
             self._load.output_tokens(place),
             records.cached[place],
         )
@@ -274,10 +326,16 @@ class _Simulation:
             preemptions=sum(engine.scheduler.stats().preemptions_total for engine in self._engines),
             engines=len(self._engines),
             stopped_early=stopped,
+            moved=Moved(
+                sum(engine.tier_tokens for engine in self._engines),
+                self._sent,
+                sum(engine.file_tokens for engine in self._engines),
+            ),
         )
 
     def _gaps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return the seconds between two tokens of a request, and whose they are."""
+        """Return the seconds between two tokens of a request, and whose they are. Accepted drafts
+        arrive with their token, as one piece."""
         records = self._records
         if not records.times:
             return np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -286,5 +344,7 @@ class _Simulation:
         times = np.repeat(np.array(records.times), counts)
         order = np.lexsort((times, owners))
         owners, times = owners[order], times[order]
-        same = owners[1:] == owners[:-1]
-        return np.diff(times)[same], owners[1:][same]
+        gaps, same = np.diff(times), owners[1:] == owners[:-1]
+        if self._drafts:
+            same &= gaps > 0.0
+        return gaps[same], owners[1:][same]

@@ -78,13 +78,23 @@ class Slo:
         return f"{','.join(parts)}@p{self.percentile:g}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """The shares of prompt tokens that the prefix cache had, that a tier in the host's memory had,
+    and that files behind it had; and the share of prompts whose pages another engine computed."""
+
+    cached: float
+    from_tier: float
+    sent: float
+    from_files: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The figures of clients, in seconds, without the warm-up. values: of each metric, ascending;
     kept: the share of requests within all targets; request_rate, token_rate: per second, of
     answers; busy: the share of the time in which the device computes; kv_use: the share of blocks
-    held on average, and the most; cached: the share of prompt tokens that the prefix cache had;
-    pods: that were simulated."""
+    held on average, and the most; reuse: of KV pages; pods: that were simulated."""
 
     values: Mapping[Metric, NDArray[np.float64]]
     kept: float
@@ -92,7 +102,7 @@ class Figures:
     token_rate: float
     busy: float
     kv_use: tuple[float, float]
-    cached: float
+    reuse: Reuse
     requests: int
     seconds: float
     preemptions: int
@@ -137,7 +147,12 @@ def figures_of(outcome: Outcome, slo: Slo, prompt_tokens: int, pods: int) -> Fig
         token_rate=tokens / span,
         busy=min(1.0, outcome.busy_seconds / max(1e-9, outcome.seconds * outcome.engines)),
         kv_use=outcome.kv_use,
-        cached=cached / max(1, prompt_tokens),
+        reuse=Reuse(
+            cached / max(1, prompt_tokens),
+            outcome.moved.tier_tokens / max(1, prompt_tokens),
+            outcome.moved.sent / max(1, len(outcome.served)),
+            outcome.moved.file_tokens / max(1, prompt_tokens),
+        ),
         requests=len(done),
         seconds=outcome.seconds,
         preemptions=outcome.preemptions,

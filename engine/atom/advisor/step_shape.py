@@ -22,16 +22,24 @@ class Chunk:
 class StepShape:
     """The rows of a step. contexts: int64 [decodes], tokens that the newest token of each decode
     attends to, itself included; decode_tokens: of all decodes, drafts included; sampled: rows that
-    get logits."""
+    get logits; padding: tokens of a captured step beside these, which layers multiply too; drafts:
+    the most of a row; adapters: that rows have, adapted_tokens: of such rows, and loaded: adapters
+    that take a slot before the step."""
 
     contexts: NDArray[np.int64]
     decode_tokens: int
     chunks: tuple[Chunk, ...] = ()
     sampled: int = 0
+    padding: int = 0
+    drafts: int = 0
+    adapters: int = 0
+    adapted_tokens: int = 0
+    loaded: int = 0
 
     @classmethod
     def of(cls, batch: ScheduledBatch) -> StepShape:
-        """Read the shape of a scheduled batch."""
+        """Read the shape of a scheduled batch, but for its adapters, which the batch does not
+        have."""
         decodes, counts = batch.num_decodes, batch.num_scheduled_tokens
         computed = batch.num_computed_tokens
         contexts = computed[:decodes].astype(np.int64) + counts[:decodes]
@@ -43,12 +51,14 @@ class StepShape:
             of_decodes,
             tuple([Chunk(before, count) for before, count in chunks]),
             of_decodes + prompts_ending,
+            drafts=int(counts[:decodes].max(initial=1)) - 1,
         )
 
     @classmethod
-    def decodes(cls, rows: int, context: int) -> StepShape:
-        """Describe a step of equal decodes."""
-        return cls(np.full(rows, context, dtype=np.int64), rows, (), rows)
+    def decodes(cls, rows: int, context: int, drafts: int = 0) -> StepShape:
+        """Describe a step of equal decodes, each with so many drafts."""
+        tokens = rows * (1 + drafts)
+        return cls(np.full(rows, context, dtype=np.int64), tokens, (), tokens, drafts=drafts)
 
     @classmethod
     def prompt(cls, tokens: int, computed: int = 0) -> StepShape:

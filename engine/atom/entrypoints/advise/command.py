@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from atom.advisor.advice import Advice, Detail, advise
+from atom.advisor.advice import Detail, advise, one_fewer
 from atom.advisor.errors import AdviceError
+from atom.advisor.learned import learned_of
 from atom.advisor.load import Demand, parse_load
 from atom.advisor.manifest import manifest
 from atom.advisor.question import Lost, ModelForm, Question
 from atom.advisor.rates import Tables
+from atom.advisor.rows import Advice
 from atom.advisor.simulation import Due
 from atom.advisor.slo import parse_slo
 from atom.advisor.traces import TraceDemand, TraceEntry
-from atom.bounded_input.bounded_json import SETTINGS, BoundedJsonError, parse_json
+from atom.entrypoints.advise.model_configs import (
+    HubConfig,
+    config_of,
+    is_of_hub,
+    label_of,
+    source_of,
+)
 from atom.entrypoints.advise.report import as_document, html_page, lines
+from atom.entrypoints.advise.right_size import Beside, read_measured
+from atom.entrypoints.advise.running_server import load_of_metrics
+from atom.entrypoints.advise.variants import variants_of
+from atom.entrypoints.bench.charts.chart import Series
 from atom.entrypoints.bench.traces.timed_trace import TraceUnits, read_timed_trace
 from atom.entrypoints.bench.traces.traced_request import TracedRequest
 from atom.entrypoints.bench.traces.weka_trace import read_weka_trace
@@ -32,48 +44,73 @@ from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization.online import online_scheme
 
 NOTHING_MEETS = 3
-_HUB = "hf://"
 _ONLINE = {"auto": (None, "fp8"), "none": (None,), "fp8": ("fp8",), "mxfp4": ("mxfp4",)}
 _DETAILS = {"yaml": Detail.CHOICE, "html": Detail.CURVES}
-# Of a model's name on the hub, its config.json; raises AtomError.
-HubConfig = Callable[[str], Mapping[str, Any]]
 
 
-def run(args: argparse.Namespace, hub_config: HubConfig) -> int:
-    """Print the answer; return 0, or 3 if nothing meets the targets. Raises AtomError for a
-    question that cannot be answered."""
+def run(
+    args: argparse.Namespace,
+    hub_config: HubConfig,
+    running: Sequence[Mapping[str, Any]] = (),
+) -> int:
+    """Print the answer; return 0, or 3 if nothing meets the targets. running: AtomDeployments of a
+    cluster. Raises AtomError for a question that cannot be answered."""
     tables = Tables.packaged(*([Path(args.rates)] if args.rates else []))
     known, unknown = _cards(args.cards, tables)
+    load = _load(args)
     question = Question(
         models=tuple(form for name in args.model for form in _forms(name, args.quant, hub_config)),
         slo=parse_slo(args.slo),
-        load=_load(args),
+        load=load,
         cards=tuple(known),
         tables=tables,
         max_devices=args.max_devices,
         prices=_prices(args.prices) if args.prices else {},
+        variants=variants_of(args, load, hub_config),
+        learned=learned_of([*running, *(_objects(args.learned) if args.learned else ())]),
     )
+    measured = _measured(args)
     advice = advise(question, _progress, _DETAILS.get(args.output, Detail.GOODPUT))
     advice = replace(advice, lost=(*unknown, *advice.lost))
-    _show(args.output, question, advice)
+    _show(args.output, question, advice, _beside(args, question, advice, measured))
     if advice.chosen is None:
         _tell_nearest(question, advice)
         return NOTHING_MEETS
     return 0
 
 
-def _show(output: str, question: Question, advice: Advice) -> None:
+def _show(output: str, question: Question, advice: Advice, beside: Beside) -> None:
     if output == "yaml":
         if advice.chosen is not None:
             document = manifest(advice.chosen)
             print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
     elif output == "html":
-        print(html_page(question, advice), end="")
+        print(html_page(question, advice, beside), end="")
     elif output == "json":
-        print(as_document(question, advice))
+        print(as_document(question, advice, beside))
     else:
-        for line in lines(question, advice):
+        for line in lines(question, advice, beside):
             print(line)
+
+
+def _measured(args: argparse.Namespace) -> Series | None:
+    if args.measured is None:
+        return None
+    if args.output != "html":
+        raise AdviceError(f"--measured {args.measured}: is drawn on a page; add -o html")
+    return read_measured(args.measured)
+
+
+def _beside(
+    args: argparse.Namespace, question: Question, advice: Advice, measured: Series | None
+) -> Beside:
+    """Predict the load on one device fewer than the chosen row has, for a page or if it was
+    asked."""
+    chosen = advice.chosen
+    if chosen is None or not (args.one_fewer or args.output == "html"):
+        return Beside(measured=measured)
+    detail = _DETAILS.get(args.output, Detail.GOODPUT)
+    return Beside(one_fewer(question, chosen, detail), measured, asks_fewer=True)
 
 
 def _tell_nearest(question: Question, advice: Advice) -> None:
@@ -129,9 +166,25 @@ def _prices(path: str) -> dict[str, float]:
     return {name: float(price) for name, price in found.items()}
 
 
+def _objects(path: str) -> list[Mapping[str, Any]]:
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise AdviceError(f"--learned {path}: cannot be read as YAML or JSON: {error}") from error
+    objects = found.get("items", [found]) if isinstance(found, dict) else found
+    if not isinstance(objects, list) or not all(isinstance(each, dict) for each in objects):
+        raise AdviceError(
+            f"--learned {path}: must hold AtomDeployments; write it by kubectl get "
+            "atomdeployments -A -o json"
+        )
+    return objects
+
+
 def _load(args: argparse.Namespace) -> Demand:
     if args.load is not None:
         return parse_load(args.load)
+    if args.from_metrics is not None:
+        return load_of_metrics(args.from_metrics, args.metrics_seconds)
     path = Path(args.trace)
     second = args.timed_trace_sec_multiplier
     if not second > 0:
@@ -156,9 +209,7 @@ def _entry(request: TracedRequest) -> TraceEntry:
 def _forms(name: str, quant: str, hub_config: HubConfig) -> Iterator[ModelForm]:
     """Yield a model in each format that is asked for. A checkpoint that is quantised already stays
     as it is."""
-    is_hub = name.startswith(_HUB)
-    config = hub_config(name.removeprefix(_HUB)) if is_hub else _file_config(name)
-    label = name.removeprefix(_HUB).rpartition("/")[2] if is_hub else Path(name).stem
+    config, label = config_of("--model", name, hub_config), label_of(name)
     try:
         facts = ModelFacts.from_hf_config(config)
     except SizingError as error:
@@ -166,8 +217,8 @@ def _forms(name: str, quant: str, hub_config: HubConfig) -> Iterator[ModelForm]:
     refusals = "; ".join(refusal.message for refusal in unsupported(facts))
     if refusals:
         raise AdviceError(f"--model {name}: {refusals}")
-    source = name if is_hub else f"path:///models/{_folder_name(name)}"
-    stated: Mapping[str, Any] = {} if is_hub else config
+    source = source_of(name)
+    stated: Mapping[str, Any] = {} if is_of_hub(name) else config
     if facts.quantization is not None:
         if quant not in ("auto", "none"):
             raise AdviceError(
@@ -199,24 +250,3 @@ def _quantised(
         plain=facts,
         config=config,
     )
-
-
-def _folder_name(path: str) -> str:
-    """Return the name of a model's folder in an image: of a config.json, its folder's."""
-    file = Path(path).resolve()
-    return file.parent.name if file.name == "config.json" else file.stem
-
-
-def _file_config(name: str) -> Mapping[str, Any]:
-    path = Path(name)
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        config = parse_json(path.read_text(encoding="utf-8"), SETTINGS)
-    except (OSError, UnicodeError, BoundedJsonError) as error:
-        raise AdviceError(
-            f"--model {name}: {path} cannot be read as a config.json ({error}); give the file, its "
-            f"folder, or hf://Org/Name"
-        ) from error
-    if not isinstance(config, dict):
-        raise AdviceError(f"--model {name}: {path} must hold a JSON object, a model's config.json")
-    return config

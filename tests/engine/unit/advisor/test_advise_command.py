@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from atom.advisor.errors import AdviceError
+from atom.entrypoints.advise.right_size import read_measured
 from atom.entrypoints.cli import main
 from benchmarks.workloads.shapes import SHAPES
 
@@ -158,6 +160,82 @@ def test_the_table_names_the_evidence_and_the_page_has_a_chart(
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.fixture
+def burst(model: str, tmp_path: Path) -> list[str]:
+    """A question of a recording that two devices answer in time, and one does not."""
+    trace = tmp_path / "load.jsonl"
+    line = json.dumps({"timestamp": 0, "input_length": 4000, "output_length": 1})
+    trace.write_text(f"{line}\n" * 12)
+    asked = ask(model, slo="ttft=800ms")
+    at = asked.index("--load")
+    asked[at : at + 2] = ["--trace", str(trace)]
+    return asked
+
+
+def test_one_device_fewer_is_told_with_what_it_misses_and_saves(
+    burst: list[str], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("MI300X: 3")
+    asked = [*burst, "--one-fewer", "--prices", str(prices)]
+    found = document(capsys, *asked)
+    chosen, fewer = found["rows"][0], found["oneFewer"]
+    assert (chosen["devices"], fewer["devices"]) == (2, 1)
+    assert 0 < fewer["requestsInTime"] < 12
+    assert fewer["misses"]["ttft"] > 0.8
+    assert main(["advise", *asked]) == 0
+    told = capsys.readouterr().out
+    assert "(1 of 2 devices) answers" in told
+    assert "it saves 3 an hour" in told
+    alone = [*burst, "--one-fewer", "--slo", "ttft=20s"]
+    assert document(capsys, *alone)["oneFewer"] is None
+    assert main(["advise", *alone]) == 0
+    assert "no form of it has fewer" in capsys.readouterr().out
+
+
+def test_a_recorded_load_and_its_measured_replay_are_one_page(
+    burst: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = tmp_path / "sweep.json"
+    points = [{"request_rate": rate, "request_goodput": rate * 0.9} for rate in (20.0, 10.0)]
+    sweep.write_text(json.dumps({"sweep": "request_rate", "points": points}))
+    assert main(["advise", *burst, "--measured", str(sweep), "-o", "html"]) == 0
+    page = capsys.readouterr().out
+    assert "measured: 9 at 10, 18 at 20" in page
+    assert "one device fewer: qwen3-8b, MI300X x 1, 1 pods: 0 at 0" in page
+    assert "(1 of 2 devices) answers" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "cannot be read"),
+        ("[" * 5000, "cannot be read"),
+        ("[]", "has no run"),
+        ('{"points": []}', "has no run"),
+        ('{"points": [1]}', "has no request_rate"),
+        ('{"request_rate": "self-timed", "request_goodput": 1}', "with --no-self-timed"),
+        ('{"request_rate": 2.0}', "measure with --goodput"),
+        ('{"request_rate": NaN, "request_goodput": 1}', "has no request_rate"),
+    ],
+)
+def test_a_measured_file_that_has_no_goodput_is_an_error(
+    text: str, fault: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(text)
+    with pytest.raises(AdviceError, match=fault):
+        read_measured(path)
+
+
+def test_a_measured_goodput_is_drawn_on_a_page_alone(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", *ask(model, "--measured", "sweep.json")]) == 1
+    assert "add -o html" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -171,6 +249,17 @@ def test_the_table_names_the_evidence_and_the_page_has_a_chart(
         (("--model", "{folder}/list.json"), "must hold a JSON object"),
         (("--model", "{folder}/other.json"), "NoSuchForCausalLM"),
         (("--model", "{folder}/quantised.json", "--quant", "fp8"), "is quantised already"),
+        (("--kv-disk-size", "9"), "add --kv-offloading-size"),
+        (("--acceptance", "0.7"), "nothing says who drafts"),
+        (("--method", "ngram"), "nothing says how many drafts are accepted"),
+        (("--method", "ngram", "--acceptance", "1.2"), "must be from 0 to 1"),
+        (("--method", "eagle3", "--acceptance", "0.7"), "name its config.json"),
+        (("--method", "mtp", "--acceptance", "0.7", "--draft-model", "x"), "belongs to --method"),
+        (("--method", "ngram", "--acceptance", "0.7", "--num-speculative-tokens", "17"), "1 to 16"),
+        (("--lora", "8"), "must be N:RANK"),
+        (("--lora", "8:0"), "of rank 1 to 512"),
+        (("--max-loras", "4"), "add --lora N:RANK"),
+        (("--cards", "MI300X:half"), "no card of that name is known"),
     ],
 )
 def test_a_wrong_question_is_one_line_with_what_where_and_a_remedy(
@@ -195,6 +284,50 @@ def test_a_wrong_question_is_one_line_with_what_where_and_a_remedy(
     assert printed.out == ""
     assert fault in printed.err
     assert len(printed.err.strip().splitlines()) == 1
+
+
+def test_drafts_and_adapters_are_in_rows_and_in_the_manifest(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--method", "ngram", "--acceptance", "0.9", "--lora", "6:16", "--max-loras", "2")
+    words += ("--max-devices", "1")
+    asked = ask(model, *words, slo="tpot=50ms@p50", load="rate=1/s,in=64,out=12")
+    found = document(capsys, *asked)
+    chosen = found["rows"][0]
+    assert chosen["speculative"]["method"] == "ngram", "at few rows drafts pay"
+    assert chosen["lora"] == {"adapters": 6, "rank": 16, "maxLoras": 2}
+    engine = found["manifest"]["spec"]["engine"]
+    assert engine["speculative"] == {"method": "ngram", "tokens": 5}
+    assert engine["lora"] == {"maxLoras": 2, "maxLoraRank": 16, "maxCpuLoras": 6}
+    label = "up to 5 ngram drafts (90% accepted), 6 adapters of rank 16 (2 on the device)"
+    assert f"{label}, 1 pods costs no more and is no slower" in reasons(found)
+
+
+def test_tiers_that_hold_nothing_are_lost_with_their_sizes(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--kv-offloading-size", "8", "--kv-disk-size", "100", "--max-devices", "1")
+    found = document(capsys, *ask(model, *words))
+    assert "8 GiB of host memory, 100 GiB of files" in reasons(found)
+    assert "the files do not pay (they held 0% of prompt tokens)" in reasons(found)
+    assert "the tier does not pay (it held 0% of prompt tokens)" in reasons(found)
+
+
+def test_a_part_of_a_card_is_a_card_with_a_share_of_its_price(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"MI300X": 8}')
+    asked = ask(model, "--prices", str(prices), load="rate=1/s,in=64,out=8")
+    asked[asked.index("--cards") + 1] = "MI300X:cpx_nps4,MI300X"
+    found = document(capsys, *asked)
+    (part,) = (row for row in found["rows"] if row["card"] == "MI300X:cpx_nps4")
+    assert part["costPerHour"] == 1
+    accelerator = found["manifest"]["spec"]["accelerator"]
+    assert accelerator == {
+        "type": "amd", "product": "MI300X", "claim": {"partition": "cpx_nps4"}
+    }  # fmt: skip
+    assert "the links between several MI300X:cpx_nps4 are unknown" in reasons(found)
 
 
 def test_a_row_that_costs_more_and_is_slower_is_lost(

@@ -123,8 +123,8 @@ def test_a_simulation_is_the_same_every_time() -> None:
 def test_prompts_find_the_share_that_is_common_in_the_cache() -> None:
     _, figures = serve(drawn(1.0, count=50, prefix=0.6, prefixes=2))
     whole_blocks = 1200 * 0.6 // 16 * 16 / 1200
-    assert figures.cached == pytest.approx(whole_blocks * 48 / 50, abs=0.02)
-    assert serve(drawn(1.0))[1].cached == 0
+    assert figures.reuse.cached == pytest.approx(whole_blocks * 48 / 50, abs=0.02)
+    assert serve(drawn(1.0))[1].reuse.cached == 0
 
 
 def test_a_pool_that_is_too_small_preempts() -> None:
@@ -142,6 +142,22 @@ def test_a_server_delays_the_first_token_and_no_gap() -> None:
         assert other is not None
         assert other.ttft == pytest.approx(one.ttft + 0.25)
         assert other.tpot == pytest.approx(one.tpot)
+
+
+def test_a_server_that_takes_one_request_after_another_delays_those_that_come_together() -> None:
+    load = drawn(1e6, count=4)  # all at once
+    server = Server(0.5, 0.0, accept_seconds=0.2)
+    found = simulate(Fleet(FORM, TIMER.seconds, server=server), load)
+    first = [each.ttft for each in found.served if each]
+    steps = [each.ttft for each in simulate(Fleet(FORM, TIMER.seconds), load).served if each]
+    for place in range(4):
+        assert first[place] >= 0.5 + 0.2 * place
+        assert first[place] <= 0.5 + 0.2 * place + sum(steps)
+    alone = simulate(Fleet(FORM, TIMER.seconds, server=server), drawn(0.1, count=1)).served[0]
+    plain = simulate(Fleet(FORM, TIMER.seconds), drawn(0.1, count=1)).served[0]
+    assert alone is not None
+    assert plain is not None
+    assert alone.ttft == pytest.approx(plain.ttft + 0.5), "alone, only the whole counts"
 
 
 def test_an_outcome_that_is_decided_ends_early_and_counts_the_rest_as_unserved() -> None:

@@ -32,6 +32,7 @@ def test_a_ratio_above_one_is_in_our_favour_for_times_and_for_rates() -> None:
     assert all(any(work in name for work in WORKLOADS) for name, _, _ in rows)
 
 
+@pytest.mark.whole  # a peer of which a process starts and ends is below
 def test_the_engine_beside_itself(capfd: pytest.CaptureFixture[str]) -> None:
     """In processes of their own, on one folder of weights."""
     on_cpu = json.dumps({"device": "cpu", "max_model_len": 2048})

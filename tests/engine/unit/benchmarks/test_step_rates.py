@@ -3,6 +3,7 @@ table."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,19 @@ def test_no_share_exceeds_a_published_peak_and_no_second_is_negative() -> None:
         assert min(fixed.step, fixed.layer, fixed.row, fixed.prompt) >= 0
 
 
+def test_steps_that_the_host_held_up_give_its_launches_and_no_share_of_the_device() -> None:
+    known = made_steps()
+    held_up = [
+        replace(step, seconds=0.03, host_seconds=0.001 * step.work.layers)
+        for step in known
+        if step.shape.chunks and step.shape.prompt_tokens == 512
+    ]
+    fitted, alone = fit([*known, *held_up], CARD), fit(known, CARD)
+    assert fitted.seconds.launch == pytest.approx(0.001)
+    assert fitted.shares == alone.shares
+    assert alone.seconds.launch == 0
+
+
 def test_two_shapes_are_too_few_for_an_error() -> None:
     with pytest.raises(ValueError, match="2 shapes are too few"):
         fit([step for step in made_steps() if step.name in ("qwen3-0.6b", "qwen3-8b")], CARD)
@@ -106,10 +120,11 @@ def test_a_written_table_is_read_with_its_rates(tmp_path: Path) -> None:
 
 def test_the_shipped_table_is_the_fit_of_the_published_figures(tmp_path: Path) -> None:
     figures, card = Figures.read(FIGURES), CARDS["H200"]
-    source = TableSource(figures.device, figures.date, {"page": figures.page})
-    write_table(tmp_path / "h200.json", card, fit(figures.steps, card), figures.steps, source)
+    fitted = fit(figures.steps, card)
+    write_table(tmp_path / "h200.json", card, fitted, figures.steps, figures.source)
     fresh, shipped = read_table(tmp_path / "h200.json"), Tables.packaged().by_card["H200"]
     assert fresh.source == shipped.source
+    assert fresh.host_bytes_per_second == shipped.host_bytes_per_second > 0
     assert fresh.error.median == pytest.approx(shipped.error.median, abs=0.01)
     for name, points in shipped.efficiencies.items():
         assert [share for _, share in fresh.efficiencies[name]] == pytest.approx(
