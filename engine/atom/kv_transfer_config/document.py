@@ -15,9 +15,12 @@ from typing import Any
 import msgspec
 
 from atom.errors import ConfigError
+from atom.kv_transfer_config.nixl_package import NIXL_REMEDY, nixl_package
 from atom.kv_transfer_config.values import (
     FLAG,
     PRIVATE_NETWORKS,
+    TRANSPORTS,
+    WITH_NIXL,
     KVRole,
     KVTransferConfig,
     LoadFailurePolicy,
@@ -26,11 +29,13 @@ from atom.kv_transfer_config.values import (
 _MOST_PORT = 65_535
 _HOST_VARIABLES = ("VLLM_NIXL_SIDE_CHANNEL_HOST", "ATOM_HOST_IP")
 _PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT"
-# Names of connectors, all of which mean this engine's own protocol here.
+# Names of connectors, all of which mean this engine's own protocol here. Those of NIXL add its
+# transport, if its package is installed.
+_NIXL_CONNECTORS = frozenset({"NixlConnector", "NixlPullConnector", "nixl"})
 _CONNECTORS = frozenset(
     {
-        "AtomConnector", "NixlConnector", "NixlPullConnector", "MooncakeConnector",
-        "MoRIIOConnector", "nixl", "mooncake", "moriio",
+        "AtomConnector", "MooncakeConnector", "MoRIIOConnector", "mooncake", "moriio",
+        *_NIXL_CONNECTORS,
     }
 )  # fmt: skip
 # These are a tier in the host's memory, which the options of that tier read.
@@ -123,6 +128,7 @@ def kv_transfer_config(
         timeout_seconds=timeout_seconds,
         max_held_fraction=max_held_fraction,
         allowed_networks=_networks(extra.allowed_networks),
+        transports=_transports(document.kv_connector, extra.transport),
     )
 
 
@@ -172,11 +178,20 @@ def _check_connector(name: str | None) -> None:
     raise ConfigError(f"{FLAG}: kv_connector is {name!r}, which is not served: {remedy}")
 
 
+def _transports(connector: str | None, asked: str) -> tuple[str, ...]:
+    """Return the transports that pages may travel by, the fastest first."""
+    if asked == "nixl" and nixl_package() is None:
+        raise ConfigError(f"{FLAG}: transport is nixl, which is not installed; {NIXL_REMEDY}")
+    if asked == "auto" and connector in _NIXL_CONNECTORS:
+        return WITH_NIXL
+    return TRANSPORTS[asked]
+
+
 def _check_extra(extra: _Extra) -> None:
-    if extra.transport not in ("auto", "tcp"):
+    if extra.transport not in TRANSPORTS:
         raise ConfigError(
-            f"{FLAG}: transport is {extra.transport!r}; pages travel over tcp: give that, or leave "
-            "it out"
+            f"{FLAG}: transport is {extra.transport!r}; give {', '.join(TRANSPORTS)}, or leave it "
+            "out"
         )
     if not extra.enforce_handshake_compat:
         raise ConfigError(

@@ -11,6 +11,11 @@ PRIVATE_NETWORKS = (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "::1/128",
     "fc00::/7", "fe80::/10",
 )  # fmt: skip
+# By `transport`: common memory for engines on one host, NIXL and TCP.
+TRANSPORTS: dict[str, tuple[str, ...]] = {
+    "auto": ("shm", "tcp"), "shm": ("shm",), "nixl": ("nixl",), "tcp": ("tcp",),
+}  # fmt: skip
+WITH_NIXL = ("shm", "nixl", "tcp")
 
 
 class KVRole(StrEnum):
@@ -43,7 +48,8 @@ class KVTransferConfig:
     its side channel, where data-parallel ranks count up from `port`; lease_seconds: for which a
     producer keeps pages without a word of their consumer; recompute_threshold: fewer missing tokens
     are computed; timeout_seconds: for which a consumer waits for pages; max_held_fraction: of the
-    pool that tickets, or requests that wait for pages, may take; allowed_networks: of producers."""
+    pool that tickets, or requests that wait for pages, may take; allowed_networks: of producers;
+    transports: that pages may travel by, fastest first."""
 
     role: KVRole = KVRole.BOTH
     engine_id: str = "atom"
@@ -55,3 +61,4 @@ class KVTransferConfig:
     timeout_seconds: float = 20.0
     max_held_fraction: float = 0.5
     allowed_networks: tuple[str, ...] = PRIVATE_NETWORKS
+    transports: tuple[str, ...] = TRANSPORTS["auto"]

@@ -77,6 +77,7 @@ class PullEnd(StrEnum):
     """Name why pages did not arrive, as the header and the metrics report it."""
 
     CHECKSUM = "checksum"
+    FAULT = "fault"
     GONE = "gone"
     INCOMPATIBLE = "incompatible"
     LOST = "connection_lost"

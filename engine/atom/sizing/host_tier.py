@@ -13,6 +13,11 @@ from atom.sizing.kv_budget import checkpoint_tokens, filling_tokens
 from atom.sizing.kv_layout import KvLayout
 
 GIB = 1024**3
+# Pages on their way to the host: enough that copies keep the bus busy, and at least 64 however
+# large a page is. On a GPU each has a place in a staging buffer.
+_QUEUE_BYTES = 256 << 20
+_LEAST_QUEUE_PAGES = 64
+_LEAST_QUEUE_STATES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,16 @@ class HostTier:
         pages = self.num_pages * self.page_bytes
         return self.ranks * (pages + self.num_states * self.state_bytes)
 
+    @property
+    def queue_sizes(self) -> tuple[int, int]:
+        """Return the most pages of blocks, and of checkpoints, that are written at once: of half of
+        the rows, since those that are being written evict others."""
+        pages = max(_LEAST_QUEUE_PAGES, _QUEUE_BYTES // self.page_bytes)
+        states = 0
+        if self.num_states:
+            states = max(_LEAST_QUEUE_STATES, _QUEUE_BYTES // self.state_bytes)
+        return min(pages, -(-self.num_pages // 2)), min(states, -(-self.num_states // 2))
+
 
 def host_tier(
     size_bytes: int, layout: KvLayout, block_size: int, longest_tokens: int, ranks: int = 1
@@ -54,9 +69,3 @@ def host_tier(
         ranks=ranks,
         tokens=filling_tokens(layout, num_pages, block_size, longest_tokens),
     )
-
-
-def caches_prefixes(layout: KvLayout, block_size: int) -> bool:
-    """Return whether sequences of this layout can share prefixes: if layers keep states, only where
-    these have checkpoints."""
-    return not layout.state_bytes or checkpoint_tokens(layout, block_size) > 0

@@ -25,6 +25,7 @@ from atom.model_engine.transfer_legs import (
 from atom.model_engine.wire.engine_protocol import AbortBody, AddBody, FinishedRow, encode
 from atom.sampling_params import SamplingParams
 from tests.support.engine_core.wired_core import WiredCore
+from tests.support.ranks.rank_group import RankGroup
 from tests.support.waiting import wait_until
 
 BLOCK_TOKENS = 16
@@ -53,13 +54,24 @@ class TransferPair:
     it; None for its own."""
 
     def __init__(
-        self, model: Path, *, transfer: dict[str, Any] | None = None, **options: Any
+        self,
+        model: Path,
+        *,
+        transfer: dict[str, Any] | None = None,
+        ranks: tuple[RankGroup | None, RankGroup | None] = (None, None),
+        apart: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        """transfer: fields of both engines' KVTransferConfig; options: of both engines."""
+        """transfer: fields of both engines' KVTransferConfig; ranks: of the producer and of the
+        consumer; apart: options of the consumer alone; options: of both engines."""
         fields, options = transfer or {}, {**_OPTIONS, **options}
         self.producer, self.consumer = (
-            WiredCore(model, **options, kv_transfer=transfer_config(role, **fields))
-            for role in (KVRole.PRODUCER, KVRole.CONSUMER)
+            WiredCore(
+                model, ranks=own, **{**options, **more}, kv_transfer=transfer_config(role, **fields)
+            )
+            for role, own, more in zip(
+                (KVRole.PRODUCER, KVRole.CONSUMER), ranks, ({}, apart or {}), strict=True
+            )
         )
         self.place: tuple[str, int] | None = None
         self._numbers = itertools.count(1)
@@ -127,6 +139,17 @@ class TransferPair:
         """The answer of a decode leg."""
         return self.finish(self.begin_decode(prompt, params, self.leg_of(note), **fields))
 
+    def answered_whole(
+        self, prompt: Sequence[int], params: SamplingParams, core: WiredCore | None = None
+    ) -> list[int]:
+        """The tokens of one engine, which has nothing of the prompt cached. core: the producer, if
+        it is None."""
+        one = core or self.producer
+        request = self.request(prompt, params, cache_salt="whole")
+        one.send(*encode(AddBody([request])))
+        self.turn_until(lambda: request.id in one.sockets.finished, "the whole request ends")
+        return one.sockets.tokens[request.id]
+
     def abort(self, request: Request) -> None:
         self.consumer.send(*encode(AbortBody([request.id])))
 
@@ -136,4 +159,4 @@ class TransferPair:
 
     def close(self) -> None:
         for core in (self.producer, self.consumer):
-            core.core._desk.close()
+            core.close()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -47,9 +48,13 @@ from atom.model_engine.kv_transfer.frames import (
     Want,
     decode_frame,
     encode_frame,
+    page_frame,
 )
+from atom.model_engine.kv_transfer.request_desk import RequestDesk
 from atom.model_engine.kv_transfer.transfer import KVTransfer
 from atom.model_engine.request import LoRARequest, Request
+from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.transfer_legs import (
     DecodeLeg,
     PrefillLeg,
@@ -106,6 +111,8 @@ class Contents:
     def __init__(self, blocks: ContentBlocks) -> None:
         self._blocks = blocks
 
+    copies_beside_steps = False
+
     def page_bytes(self, group: int) -> int:
         return 8 * _PAGE_REPEATS
 
@@ -115,8 +122,15 @@ class Contents:
     def read(self, group: int, block_ids: Sequence[int]) -> list[bytes | memoryview]:
         return [self._blocks.contents[block_id] for block_id in block_ids]
 
+    def submitted_steps(self) -> None:
+        return
+
     def write(
-        self, group: int, block_ids: Sequence[int], pages: Sequence[bytes | memoryview]
+        self,
+        group: int,
+        block_ids: Sequence[int],
+        pages: Sequence[bytes | memoryview],
+        after: object | None = None,
     ) -> None:
         for block_id, page in zip(block_ids, pages, strict=True):
             self._blocks.contents[block_id] = bytes(page)
@@ -206,7 +220,10 @@ class VirtualChannel:
     def done(self, place: Place, ticket: str) -> None:
         self._to_producer(place, Done(ticket))
 
-    def consumed(self, place: Place, num_bytes: int) -> None:
+    def tell(self, event: ChannelEvent) -> None:
+        self.inbox.append(event)
+
+    def consumed(self, page: PageCame) -> None:
         """Nothing is bounded here."""
 
     def unsent_bytes(self, link: int) -> int:
@@ -215,7 +232,13 @@ class VirtualChannel:
     def close(self) -> None:
         """Nothing is open."""
 
-    def answer(self, link: int, frame: Frame, payload: bytes | memoryview = b"") -> None:
+    def answer(self, link: int, frame: Frame) -> None:
+        self._send(link, frame)
+
+    def send_page(self, link: int, ticket: str, number: int, page: bytes | memoryview) -> None:
+        self._send(link, page_frame(ticket, number, page), page)
+
+    def _send(self, link: int, frame: Frame, payload: bytes | memoryview = b"") -> None:
         consumer = self._links.get(link)
         if consumer is None:
             return
@@ -270,6 +293,21 @@ class VirtualChannel:
         self._network.send(producer, event)
 
 
+class _Queue:
+    """A pipeline's queue, of requests without structured output."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.add = scheduler.add
+        self.knows, self.is_waiting = scheduler.knows, scheduler.is_waiting
+
+    def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
+        return self._scheduler.abort(request_ids)
+
+    def open_requests(self) -> tuple[int, ...]:
+        return self._scheduler.open_requests
+
+
 class VirtualEngine:
     """One engine. outcomes: of its decode legs, and when; finished: rows of all ends."""
 
@@ -305,6 +343,8 @@ class VirtualEngine:
             lambda: network.now,
         )
         self.scheduler.keeper = self.transfer.kept
+        self.queue = _Queue(self.scheduler)
+        self.desk = RequestDesk(cast(StepPipeline, self.queue), self.transfer)
         self.outcomes: dict[int, tuple[float, TransferOutcome]] = {}
         self.entered: dict[int, float] = {}
 
@@ -314,29 +354,23 @@ class VirtualEngine:
 
     def add(self, request: Request) -> None:
         self.entered[request.id] = self.network.now
-        refused = self.transfer.refusal(request)
-        if refused is not None:
-            self.finished[request.id] = refused
-        elif self.transfer.takes(request):
-            self.transfer.hold(request)
-        else:
-            self.scheduler.add(request)
+        for row in self.desk.enter(request):
+            self.finished[row.request_id] = row
 
     def abort(self, request_id: int) -> None:
-        for row in (*self.transfer.drop([request_id]), *self.scheduler.abort([request_id])):
+        for row in self.desk.abort([request_id]):
             self.finished[row.request_id] = row
 
     def turn(self) -> None:
-        for joining in self.transfer.turn(self.scheduler.is_waiting):
-            number = joining.request.id
-            assert number not in self.outcomes, "a request joins once"
-            self.outcomes[number] = (self.network.now, joining.outcome)
-            if joining.ended is not None:
-                self.finished[number] = joining.ended
-            else:
-                self.scheduler.add(joining.request)
+        for news in self.desk.exchange_pages():
+            for outcome in news.outcomes:
+                number = outcome.request_id
+                assert number not in self.outcomes, "a request joins once"
+                self.outcomes[number] = (self.network.now, outcome)
+            for row in news.finished:
+                self.finished[row.request_id] = row
         if self.scheduler.has_work() and self.model.step() is None:
-            self.transfer.release_waiting()
+            self.desk.make_room()
         self.scheduler.blocks.pool.check_integrity()
 
     @property

@@ -8,7 +8,6 @@ by the command line.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -21,11 +20,20 @@ _FLAG = "--kv-transfer-config"
 _POLICIES: dict[str, TierPolicy] = {"lru": "lru", "arc": "protected"}
 
 
+class _SecondaryTier(msgspec.Struct, forbid_unknown_fields=True):
+    """A tier behind the host's memory. The numbers of threads are this server's own."""
+
+    type: str
+    root_dir: str | None = None
+    n_read_threads: int | None = None
+    n_write_threads: int | None = None
+
+
 class _Extra(msgspec.Struct, forbid_unknown_fields=True):
     cpu_bytes_to_use: int | None = None
     eviction_policy: str = "lru"
     block_size: int | None = None
-    secondary_tiers: list[dict[str, Any]] = []
+    secondary_tiers: list[_SecondaryTier] = []
 
 
 class _Document(msgspec.Struct):
@@ -55,10 +63,7 @@ def kv_tier_options(given: KVTierOptions, text: str | None) -> KVTierOptions:
 
 
 def _with_extra(given: KVTierOptions, extra: _Extra) -> KVTierOptions:
-    if extra.secondary_tiers:
-        raise ConfigError(
-            f"{_FLAG}: secondary_tiers: there is no tier below the host's memory; leave it out"
-        )
+    disk_dir = _disk_dir(given, extra)
     if extra.eviction_policy not in _POLICIES:
         raise ConfigError(
             f"{_FLAG}: eviction_policy {extra.eviction_policy!r}; use {' or '.join(_POLICIES)}"
@@ -74,4 +79,22 @@ def _with_extra(given: KVTierOptions, extra: _Extra) -> KVTierOptions:
     if size is None:
         raise ConfigError(f"{_FLAG}: give cpu_bytes_to_use, or --kv-offloading-size GIB")
     policy = given.policy if extra.eviction_policy == "lru" else _POLICIES[extra.eviction_policy]
-    return replace(given, offloading_size=size, policy=policy)
+    return replace(given, offloading_size=size, policy=policy, disk_dir=disk_dir)
+
+
+def _disk_dir(given: KVTierOptions, extra: _Extra) -> str | None:
+    """Return the folder of files behind the host's memory. The numbers of threads are not taken
+    from the document."""
+    if not extra.secondary_tiers:
+        return given.disk_dir
+    told = [tier.type for tier in extra.secondary_tiers]
+    if told != ["fs"] or not extra.secondary_tiers[0].root_dir:
+        raise ConfigError(
+            f"{_FLAG}: secondary_tiers: the one tier below the host's memory is of the type fs, "
+            f"with root_dir, got {', '.join(told)}; leave others out"
+        )
+    if given.disk_dir is not None:
+        raise ConfigError(
+            f"{_FLAG}: secondary_tiers and --kv-disk-dir both name a folder; give one of them"
+        )
+    return extra.secondary_tiers[0].root_dir

@@ -8,6 +8,7 @@ and priority are taken from them alone, within the bounds of the public routes.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -19,6 +20,7 @@ from atom.entrypoints.handover.token_frames import (
     PATH,
     PROTOCOL,
     PROTOCOL_HEADER,
+    SERVER_HEADER,
     WEIGHTS_HEADER,
     TokenFrames,
 )
@@ -89,4 +91,7 @@ class TokenStream(EventStream):
 
     def __init__(self, frames: Frames, weights_version: str) -> None:
         super().__init__(frames)
-        self.more_headers = [(WEIGHTS_HEADER.encode(), weights_version.encode("latin-1"))]
+        self.more_headers = [
+            (WEIGHTS_HEADER.encode(), weights_version.encode("latin-1")),
+            (SERVER_HEADER.encode(), socket.gethostname().encode("latin-1", "replace")),
+        ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -55,12 +55,17 @@ class SentPrompts:
 
 
 def _chunks(request: Request) -> list[int]:
-    """Return the hash of the prompt up to the end of each whole chunk."""
+    """Return the hash of the prompt, with its images and its adapter, up to the end of each whole
+    chunk."""
     tokens = np.asarray(request.prompt_token_ids, dtype=np.int32)
-    digest = xxhash.xxh64(request.cache_salt.encode())
+    adapter = "" if request.lora is None else request.lora.lora_name
+    digest = xxhash.xxh64(f"{adapter}|{request.cache_salt}".encode())
     hashes = []
     for first in range(0, len(tokens) // _CHUNK_TOKENS * _CHUNK_TOKENS, _CHUNK_TOKENS):
         digest.update(tokens[first : first + _CHUNK_TOKENS].tobytes())
+        for image in request.images:
+            if first <= image.offset < first + _CHUNK_TOKENS:
+                digest.update(image.digest)
         hashes.append(digest.intdigest())
     return hashes
 
@@ -72,6 +77,7 @@ class RolePlaces:
         self._found = found
         self._producers = producers
         self.roles: dict[Place, str] = {}
+        self.layouts: dict[Place, str] = {}  # of their KV caches; empty of one that tells none
 
     def in_order(self, open_at: Mapping[Place, int]) -> Sequence[Place]:
         """List the places of the role, serving ones first. Workers that only compute prompts answer
@@ -83,6 +89,15 @@ class RolePlaces:
     def consumes(self, place: Place) -> bool:
         """Return whether a worker reads pages of others."""
         return self.roles.get(place) in (KVRole.CONSUMER, KVRole.BOTH)
+
+    def of_layout(self, layout: str, open_at: Mapping[Place, int]) -> Sequence[Place]:
+        """List the places whose pages an engine of this cache layout can read, as far as it is
+        known."""
+        return [each for each in self.in_order(open_at) if self._fits(each, layout)]
+
+    def _fits(self, place: Place, layout: str) -> bool:
+        own = self.layouts.get(place, "")
+        return not own or not layout or own == layout
 
     def _is_producer(self, place: Place) -> bool:
         return self.roles.get(place) == KVRole.PRODUCER
@@ -107,17 +122,23 @@ class PrefillWorkers:
         request = handed.request
         unseen = self._sent.note(place, request)
         divides = answering.consumes(place) and _is_dividable(request)
-        if not divides or unseen < self._least_tokens or not self._producers.in_order(Counter()):
+        if not divides or unseen < self._least_tokens:
+            return None
+        layout = answering.layouts.get(place, "")
+        producers = self._producers.of_layout(layout, self._prefill.open_at)
+        if not producers:
             return None
         try:
-            return await self._compute(handed)
+            leg = await self._compute(handed, producers[0])
+            # Another producer may have taken it, after a rollout changed the first one.
+            return leg if leg is None or not layout or leg.layout == layout else None
         except (RequestError, ReplicaLostError) as error:
             logger.warning("a prompt is computed where it is answered: %s", error)
             return None
 
-    async def _compute(self, handed: HandedRequest) -> DecodeLeg | None:
-        """Let a worker compute the prompt; returns the leg that reads its pages, None if it kept
-        none."""
+    async def _compute(self, handed: HandedRequest, first: Place) -> DecodeLeg | None:
+        """Let a worker compute the prompt, `first` if it can; returns the leg that reads its pages,
+        None if it kept none."""
         request, leg = handed.request, PrefillLeg()
         asked = msgspec.structs.replace(
             request,
@@ -126,7 +147,7 @@ class PrefillWorkers:
             max_total_tokens=len(request.prompt_token_ids) + 1,
         )
         prefill = HandedRequest(asked, handed.name, ANY_WEIGHTS)
-        async with self._prefill.ask(prefill) as taken:
+        async with self._prefill.ask(prefill, first) as taken:
             async for output in taken.outputs:
                 note = output.ticket
                 if not output.finished:
@@ -142,4 +163,4 @@ class PrefillWorkers:
 def _is_dividable(request: Request) -> bool:
     begun = request.output_token_ids or request.num_losses
     scored = request.params.prompt_logprobs is not None
-    return not (begun or scored or request.lora is not None or request.kv_transfer is not None)
+    return not (begun or scored or request.kv_transfer is not None)

@@ -9,24 +9,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
 import msgspec
 
 from atom.entrypoints.handover.places import OnePlace, Place, Places
 from atom.entrypoints.handover.replica_session import EXCHANGE_ERRORS, ReplicaSessions
-from atom.entrypoints.handover.token_frames import PATH, WEIGHTS_HEADER, Failure, next_frame
+from atom.entrypoints.handover.token_frames import (
+    PATH,
+    SERVER_HEADER,
+    WEIGHTS_HEADER,
+    Failure,
+    next_frame,
+)
 from atom.entrypoints.http.errors import ErrorResponse
 from atom.errors import RequestError
 from atom.model_engine.front.handover.handed_request import HandedRequest
 from atom.model_engine.front.handover.relays import ReplicaLostError, TakenRequest
 from atom.model_engine.request import RequestOutput
+from atom.model_engine.request_trace import trace_headers
 
 _LEAST_TRIES = 4
 _SECONDS_BETWEEN = 0.2
 _MOST_ERROR_BYTES = 10_000
+_MOST_RETRY_DIGITS = 6
 _MOST_WORDS = 500
+_MOST_NAME = 253  # of a host
 _BAD_SECRET = (401, 403)
 # Statuses about the request itself, which every replica would return.
 _FINAL = (400, 413, 422)
@@ -57,6 +66,11 @@ class HttpReplicas:
                 continue
         return False
 
+    @property
+    def open_at(self) -> Mapping[Place, int]:
+        """Return the number of open requests of each replica."""
+        return self._open_at
+
     @contextlib.asynccontextmanager
     async def ask(
         self, handed: HandedRequest, first: Place | None = None
@@ -69,7 +83,9 @@ class HttpReplicas:
         self._open_at[place] += 1
         try:
             async with stack:
-                yield TakenRequest(_outputs(response), response.headers.get(WEIGHTS_HEADER, ""))
+                server = response.headers.get(SERVER_HEADER, "")[:_MOST_NAME] or str(place)
+                version = response.headers.get(WEIGHTS_HEADER, "")
+                yield TakenRequest(_outputs(response), version, server)
         finally:
             response.close()
             self._open_at[place] -= 1
@@ -87,7 +103,7 @@ class HttpReplicas:
             for place in self._in_order(first):
                 async with contextlib.AsyncExitStack() as stack:
                     session = await stack.enter_async_context(self._sessions.to(place))
-                    headers = self._sessions.headers(number)
+                    headers = {**trace_headers(), **self._sessions.headers(number)}
                     try:
                         response = await session.post(place.url + PATH, data=body, headers=headers)
                     except EXCHANGE_ERRORS as error:
@@ -130,7 +146,18 @@ async def _refusal(place: Place, response: aiohttp.ClientResponse) -> RequestErr
     if status in _BAD_SECRET:
         return RequestError(f"{place} refuses this server's secret: {told.message}", status=503)
     code = told.code if isinstance(told.code, str) else None
-    return RequestError(told.message[:_MOST_WORDS], param=told.param, status=status, code=code)
+    return RequestError(
+        told.message[:_MOST_WORDS],
+        param=told.param,
+        status=status,
+        code=code,
+        retry_after_seconds=_whole_seconds(response.headers.get("retry-after", "")),
+    )
+
+
+def _whole_seconds(text: str) -> int | None:
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_RETRY_DIGITS
+    return int(text) if is_number else None
 
 
 async def _outputs(response: aiohttp.ClientResponse) -> AsyncIterator[RequestOutput]:

@@ -14,7 +14,6 @@ import msgspec
 
 from atom.entrypoints.handover.divided_requests import PrefillWorkers, RolePlaces
 from atom.entrypoints.handover.http_replicas import HttpReplicas
-from atom.entrypoints.handover.least_tokens import DEFAULT_LEAST_TOKENS
 from atom.entrypoints.handover.places import FoundPlaces, Place
 from atom.entrypoints.handover.replica_session import EXCHANGE_ERRORS, ReplicaSessions
 from atom.entrypoints.handover.token_frames import PATH
@@ -22,6 +21,7 @@ from atom.entrypoints.http.errors import ErrorResponse
 from atom.model_engine.front.handover.handed_request import HandedRequest
 from atom.model_engine.front.handover.relays import TakenRequest
 from atom.model_engine.front.handover.worker_core import NoWorkerError, WorkerFacts
+from atom.sizing.options.least_tokens import DEFAULT_LEAST_TOKENS
 
 _LOOK_SECONDS = 5.0
 _MOST_FACTS_BYTES = 2**20
@@ -76,6 +76,8 @@ class HttpWorkers(HttpReplicas):
         self._found.note_serving(list(serving))
         roles = {place: facts.kv_role for place, facts in serving.items()}
         self._answering.roles = self._producers.roles = roles
+        layouts = {place: facts.report.kv_layout for place, facts in serving.items()}
+        self._answering.layouts = self._producers.layouts = layouts
         for facts in serving.values():
             return facts
         reasons = [trouble] * bool(trouble) + [each for each in told if isinstance(each, str)]

@@ -22,6 +22,7 @@ PATH = "/continue_request"
 PROTOCOL = 1  # of the messages between servers; incremented when their meaning changes
 PROTOCOL_HEADER = "x-atom-handover"
 WEIGHTS_HEADER = "x-atom-weights-version"
+SERVER_HEADER = "x-atom-server"  # the name of the host, on Kubernetes the pod's
 BEAT_SECONDS = 5.0
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 2**28

@@ -10,68 +10,46 @@ for any of this. Belongs to the engine core's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterable
 
 from atom.kv_transfer_config.values import KVTransferConfig, LoadFailurePolicy
 from atom.model_engine.block_manager import PrefixMatch
+from atom.model_engine.kv_transfer.awaiting import (
+    Awaiting,
+    Joining,
+    SpentTickets,
+    describe_images,
+    images_of,
+    keep_state,
+    names_of,
+)
 from atom.model_engine.kv_transfer.cache_pages import CachePages
 from atom.model_engine.kv_transfer.channel import Channel
-from atom.model_engine.kv_transfer.channel_events import PageCame, Place, PlaceLost
+from atom.model_engine.kv_transfer.channel_events import (
+    PageCame,
+    PagesWritten,
+    Place,
+    PlaceLost,
+)
+from atom.model_engine.kv_transfer.page_writer import PageWrite, PageWriter
 from atom.model_engine.kv_transfer.prefix_proof import prefix_hashes
-from atom.model_engine.kv_transfer.pull_plan import PullPlan, plan_pull
-from atom.model_engine.kv_transfer.pulls import Pull, PullTable
+from atom.model_engine.kv_transfer.pulling.avoided_places import AvoidedPlaces
+from atom.model_engine.kv_transfer.pulling.pull_plan import PullRoom, plan_pull
+from atom.model_engine.kv_transfer.pulling.pull_speeds import PullSpeeds
+from atom.model_engine.kv_transfer.pulls import PullTable
 from atom.model_engine.request import Request
 from atom.model_engine.transfer_legs import DecodeLeg, PullEnd, TransferOutcome, TransferResult
 from atom.model_engine.wire.engine_protocol import FinishedRow, aborted_row, refused_row
 
 logger = logging.getLogger(__name__)
 
-_AVOID_SECONDS = {PullEnd.UNREACHABLE: 5.0, PullEnd.INCOMPATIBLE: 30.0}
-_MOST_AVOIDED = 1024
 # Ends by which the producer has no ticket any more, or cannot be told.
 _NO_TICKET = (PullEnd.GONE, PullEnd.LOST, PullEnd.INCOMPATIBLE, PullEnd.UNREACHABLE)
 
 
-@dataclass(slots=True)
-class _Awaiting:
-    """A request, and the blocks that its pages go to. tokens: of the prompt's whole blocks that the
-    ticket may have, and one more, since a prefix never matches all tokens; blocks: of each group,
-    from the plan's first index on; places: group and index of each page."""
-
-    request: Request
-    leg: DecodeLeg
-    tokens: NDArray[np.int32]
-    pull: Pull
-    match: PrefixMatch | None = None
-    plan: PullPlan | None = None
-    blocks: list[list[int]] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def place(self) -> Place:
-        return Place(self.leg.host, self.leg.port)
-
-    @property
-    def whole_tokens(self) -> NDArray[np.int32]:
-        """Return the tokens of whole blocks."""
-        return self.tokens[:-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """A request that waits no longer. ended: set if it ends instead of being scheduled."""
-
-    request: Request
-    outcome: TransferOutcome
-    ended: FinishedRow | None = None
-
-
 class AwaitedPages:
-    """Hold requests until their pages are here. received_bytes_total: of pages."""
+    """Hold requests until their pages are here. received_bytes_total: of pages; speeds: of the
+    producers."""
 
     def __init__(
         self,
@@ -79,18 +57,25 @@ class AwaitedPages:
         channel: Channel,
         config: KVTransferConfig,
         layout: str,
+        clock: Callable[[], float],
     ) -> None:
         self._blocks, self._pages = cache.blocks, cache.access
+        self._vision, self._adapter_of = cache.vision, cache.adapter_of
+        self._writer = PageWriter(cache.access, channel.tell)
         self._channel = channel
         self._config = config
         self._layout = layout
-        self._awaiting: dict[str, _Awaiting] = {}  # by ticket
+        self._awaiting: dict[str, Awaiting] = {}  # by ticket
         self._tickets: dict[int, str] = {}  # by request
         self._joining: list[Joining] = []
         self._held: dict[int, list[list[int]]] = {}  # blocks of requests that are not admitted yet
-        self._avoided: dict[Place, tuple[float, PullEnd]] = {}
-        self._most_blocks = int(config.max_held_fraction * cache.blocks.pool.num_blocks)
+        self._pinned: dict[int, int] = {}  # their checkpoints of states
+        self._avoided = AvoidedPlaces()
+        self.speeds = PullSpeeds(clock)
+        num_blocks = cache.blocks.pool.num_blocks
+        self._room = PullRoom.of(num_blocks, config.max_held_fraction)
         self._num_blocks = 0  # of all that wait
+        self._spent = SpentTickets()
         self.pulls = PullTable(config.timeout_seconds, config.lease_seconds)
         self.received_bytes_total = 0
 
@@ -103,43 +88,80 @@ class AwaitedPages:
 
     def hold(self, request: Request, leg: DecodeLeg, now: float) -> None:
         """Take a request with a ticket; `take` gives it back."""
-        given = [*request.prompt_token_ids, *request.output_token_ids]
+        try:
+            self._hold(request, leg, now)
+        except Exception:
+            logger.exception("kv transfer: request %d cannot wait for its pages", request.id)
+            self.drop([request.id])
+            if leg.ticket not in self._awaiting:
+                self.speeds.end(leg.ticket)
+            self._give_up(request, leg, TransferResult.RECOMPUTED, PullEnd.FAULT.value)
+
+    def _hold(self, request: Request, leg: DecodeLeg, now: float) -> None:
         size = self._blocks.block_size
         usable = min(leg.num_tokens, len(request.prompt_token_ids) - 1) // size * size
         why = self._refusal(request, leg, now)
         if why is None:
-            tokens = np.asarray(given, dtype=np.int32)
-            match = self._blocks.match_prefix(tokens, request.cache_salt)
+            images = images_of(request, self._vision)
+            tokens = names_of(request, images, size)
+            match = self._blocks.match_prefix(tokens, request.cache_salt, request.lora)
             missing = usable - match.num_blocks * size
             if missing < max(1, self._config.recompute_threshold):
                 self._give_up(request, leg, TransferResult.LOCAL, "" if missing <= 0 else "short")
                 return
+            if not self._pays(leg, match, missing):
+                self._give_up(request, leg, TransferResult.RECOMPUTED, "slower")
+                return
             pull = self.pulls.begin(leg.ticket, now)
             if pull is not None:
-                awaiting = _Awaiting(request, leg, tokens[: usable + 1], pull)
+                awaiting = Awaiting(request, leg, tokens[: usable + 1], pull, images)
                 self._awaiting[leg.ticket] = awaiting
                 self._tickets[request.id] = leg.ticket
                 return
             why = "ticket_in_use"
-        elif why not in _AVOID_SECONDS:
-            self._channel.done(Place(leg.host, leg.port), leg.ticket)
+        elif self._avoided.reason(Place(leg.host, leg.port), now) is None:
+            self._give_back(Place(leg.host, leg.port), leg.ticket)
         self._join(request, self._outcome(request, TransferResult.RECOMPUTED, why))
 
     def _refusal(self, request: Request, leg: DecodeLeg, now: float) -> str | None:
         """Return why a ticket cannot be used, or None."""
-        if request.lora is not None:
+        if self._adapter_of(request.lora) is None:
             return "adapter"
+        if leg.ticket in self._spent:
+            return PullEnd.GONE.value
         if request.params.prompt_logprobs is not None:
             return "prompt_logprobs"
-        until, end = self._avoided.get(Place(leg.host, leg.port), (now, PullEnd.LOST))
-        if until > now and self._config.load_failure_policy is LoadFailurePolicy.RECOMPUTE:
+        end = self._avoided.reason(Place(leg.host, leg.port), now)
+        if end is not None and self._config.load_failure_policy is LoadFailurePolicy.RECOMPUTE:
             return end.value
         return None
 
+    def _pays(self, leg: DecodeLeg, match: PrefixMatch, missing: int) -> bool:
+        """Predict whether the pages of `missing` tokens are worth the time of reading them."""
+        if leg.ticket in self._awaiting:
+            return True  # of another request, whose pull this one may not end
+        end = match.num_blocks + missing // self._blocks.block_size
+        size = plan_pull(self._blocks, match, end).size_bytes(self._pages.page_bytes)
+        return self.speeds.pays(leg.ticket, Place(leg.host, leg.port), size, missing)
+
     def _give_up(self, request: Request, leg: DecodeLeg, result: TransferResult, why: str) -> None:
-        """Compute a prompt here, nearly all of which is cached; the producer frees its blocks."""
-        self._channel.done(Place(leg.host, leg.port), leg.ticket)
+        """Compute a prompt here; the producer frees its blocks."""
+        self._give_back(Place(leg.host, leg.port), leg.ticket)
         self._join(request, self._outcome(request, result, why))
+
+    def _give_back(self, place: Place, ticket: str) -> None:
+        """Give a ticket back; if that fails, its producer frees it at the end of its lease."""
+        try:
+            self._channel.done(place, ticket)
+        except Exception:
+            logger.exception("kv transfer: ticket %s could not be given back", ticket)
+
+    def _renew(self, place: Place, ticket: str) -> None:
+        """Renew a lease; if that fails, it is renewed later."""
+        try:
+            self._channel.renew(place, [ticket])
+        except Exception:
+            logger.exception("kv transfer: the lease of ticket %s could not be renewed", ticket)
 
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """Abort the requests of this list that wait here."""
@@ -184,6 +206,9 @@ class AwaitedPages:
         """Drop the hold on the blocks of requests that have their own references now, or that
         ended."""
         for number in request_ids:
+            pinned = self._pinned.pop(number, None)
+            if pinned is not None and self._blocks.checkpoints is not None:
+                self._blocks.checkpoints.unpin(pinned)
             for block_ids in self._held.pop(number, ()):
                 self._blocks.pool.free(block_ids)
                 self._num_blocks -= len(block_ids)
@@ -195,28 +220,44 @@ class AwaitedPages:
 
     def pages_came(self, events: list[PageCame], now: float) -> None:
         """Write the pages that are awaited, all of a turn together."""
-        writes: dict[int, tuple[list[int], list[bytes]]] = {}
+        writes: list[PageWrite] = []
         for event in events:
-            self._channel.consumed(event.place, len(event.payload))
-            awaiting = self._awaiting.get(event.ticket)
-            if awaiting is None:
-                continue
-            fits = event.number < len(awaiting.places) and self._fits(awaiting, event)
-            if not self.pulls.page(event.ticket, event.number, now, whole=event.whole and fits):
-                continue
-            group, index = awaiting.places[event.number]
-            assert awaiting.plan is not None
-            block = awaiting.blocks[group][index - awaiting.plan.firsts[group]]
-            ids, pages = writes.setdefault(group, ([], []))
-            ids.append(block)
-            pages.append(event.payload)
-            self.received_bytes_total += len(event.payload)
-        for group, (ids, pages) in writes.items():
-            self._pages.write(group, ids, pages)
+            write = self._write_of(event, now)
+            if write is None:
+                self._channel.consumed(event)
+            else:
+                writes.append(write)
+        if writes and (news := self._writer.write(writes)) is not None:
+            self.pages_written(news, now)
 
-    def _fits(self, awaiting: _Awaiting, event: PageCame) -> bool:
-        group, _ = awaiting.places[event.number]
-        return len(event.payload) == self._pages.page_bytes(group)
+    def pages_written(self, news: PagesWritten, now: float) -> None:
+        """Note pages that are in their blocks."""
+        self.pulls.fault({page.ticket for page in news.failed})
+        for page in news.written:
+            self.speeds.came(page.ticket, len(page.payload))
+            if self.pulls.written(page.ticket, page.number, now):
+                self.received_bytes_total += len(page.payload)
+        for page in (*news.written, *news.failed):
+            self._channel.consumed(page)
+
+    def _write_of(self, event: PageCame, now: float) -> PageWrite | None:
+        """Return where a page is written; None for one that is not awaited or is damaged."""
+        awaiting = self._awaiting.get(event.ticket)
+        if awaiting is None or awaiting.pull.ended or event.number in awaiting.pull.came:
+            return None
+        if event.number >= len(awaiting.places):
+            return None
+        group, index = awaiting.places[event.number]
+        if not event.whole or len(event.payload) != self._pages.page_bytes(group):
+            self.pulls.page(event.ticket, event.number, now, whole=False)
+            return None
+        assert awaiting.plan is not None
+        block = awaiting.state
+        if group < len(awaiting.blocks):
+            block = awaiting.blocks[group][index - awaiting.plan.firsts[group]]
+        assert block is not None
+        self.pulls.writing(event.ticket)
+        return PageWrite(group, block, event)
 
     def pages_ended(self, ticket: str) -> None:
         self.pulls.complete(ticket)
@@ -226,20 +267,7 @@ class AwaitedPages:
 
     def place_lost(self, lost: PlaceLost, now: float) -> None:
         """End the pulls from a producer that cannot be read from."""
-        if lost.refused is not None:
-            why = PullEnd.INCOMPATIBLE
-            logger.warning(
-                "kv transfer: the producer %s:%d cannot be read from: its %s is %r and ours %r; "
-                "prompts are computed here until both engines agree",
-                *(*lost.place, lost.refused.field, lost.refused.mine, lost.refused.theirs),
-            )
-        else:
-            why = PullEnd.LOST if lost.welcomed else PullEnd.UNREACHABLE
-            logger.warning("kv transfer: the producer %s:%d is lost: %s", *lost.place, lost.why)
-        if why in _AVOID_SECONDS:
-            if len(self._avoided) >= _MOST_AVOIDED:
-                self._avoided.clear()
-            self._avoided[lost.place] = (now + _AVOID_SECONDS[why], why)
+        why = self._avoided.lost(lost, now)
         self.pulls.fail(self._tickets_of(lost.place), why)
 
     def _tickets_of(self, place: Place) -> list[str]:
@@ -247,54 +275,78 @@ class AwaitedPages:
 
     # ---- turns --------------------------------------------------------------------------------
 
-    def turn(self, now: float, spare_blocks: int) -> None:
-        """Ask for the pages of requests that have room, renew leases, and let requests join.
-        spare_blocks: that stay free for running rows."""
+    def turn(self, now: float) -> None:
+        """Ask for the pages of requests that have room, renew leases, and let requests join."""
         self.pulls.expire(now)
         for awaiting in self._awaiting.values():
             asks = awaiting.plan is None and not awaiting.pull.ended
-            if asks and not self._ask(awaiting, spare_blocks):
-                break  # first come, first served
+            try:
+                if asks and not self._ask(awaiting):
+                    break  # first come, first served
+            except Exception:
+                logger.exception("kv transfer: pages could not be asked for")
+                self.pulls.fault([awaiting.leg.ticket])
         for ticket in self.pulls.due_renewals(now):
-            self._channel.renew(self._awaiting[ticket].place, [ticket])
+            self._renew(self._awaiting[ticket].place, ticket)
         for pull in self.pulls.take_ended():
             awaiting = self._awaiting.pop(pull.ticket)
             del self._tickets[awaiting.request.id]
-            self._end(awaiting, now)
+            try:
+                self._end(awaiting, now)
+            except Exception:
+                logger.exception("kv transfer: the pages of a request could not be published")
+                self._free(awaiting)
+                pull.end = PullEnd.FAULT
+                self._finish(awaiting, 0, now)
 
-    def _ask(self, awaiting: _Awaiting, spare_blocks: int) -> bool:
+    def _ask(self, awaiting: Awaiting) -> bool:
         """Allocate blocks and ask for their pages; False if there is no room yet."""
         blocks, leg = self._blocks, awaiting.leg
-        match = blocks.match_prefix(awaiting.tokens, awaiting.request.cache_salt)
+        match = awaiting.match_in(blocks)
         end = len(awaiting.whole_tokens) // blocks.block_size
-        plan = plan_pull(blocks.groups, match, end, blocks.block_size)
+        plan = plan_pull(blocks, match, end)
         needed = plan.num_blocks + match.num_unheld
-        if self._num_blocks and self._num_blocks + needed > self._most_blocks:
+        if not self._room.takes(needed, num_held=self._num_blocks, num_free=blocks.pool.num_free):
             return False
-        if needed + spare_blocks > blocks.pool.num_free:
-            return False
+        if plan.with_states and blocks.checkpoints is not None:
+            awaiting.state = blocks.checkpoints.take()
+            if awaiting.state is None:
+                return False
+        awaiting.match, awaiting.plan, awaiting.places = match, plan, plan.places()
         for block_ids in match.block_ids:
             blocks.pool.share(block_ids)
-        awaiting.match, awaiting.plan, awaiting.places = match, plan, plan.places()
-        awaiting.blocks = [blocks.pool.allocate(plan.end - first) for first in plan.firsts]
-        self._num_blocks += plan.num_blocks + sum(map(len, match.block_ids))
-        awaiting.pull.num_pages = plan.num_blocks
-        if not plan.num_blocks:  # computed here meanwhile
+            self._note(awaiting.shared, block_ids)
+        for first in plan.firsts:
+            self._note(awaiting.blocks, blocks.pool.allocate(plan.end - first))
+        awaiting.pull.num_pages = plan.num_pages
+        if not plan.num_pages:  # computed here meanwhile
             awaiting.pull.ended = True
             return True
-        hashes = prefix_hashes(
-            awaiting.whole_tokens, blocks.block_size, awaiting.request.cache_salt, self._layout
-        )
+        adapter = self._adapter_of(awaiting.request.lora)
+        named = awaiting.whole_tokens, blocks.block_size, awaiting.request.cache_salt
+        hashes = prefix_hashes(*named, self._layout, adapter or "")
         first = match.num_blocks * blocks.block_size
+        self.speeds.begin(leg.ticket, awaiting.place, plan.size_bytes(self._pages.page_bytes))
         self._channel.want(awaiting.place, leg.ticket, plan.runs(hashes), first)
         return True
 
-    def _end(self, awaiting: _Awaiting, now: float) -> None:
+    def _note(self, taken: list[list[int]], block_ids: list[int]) -> None:
+        """Note references of one group as soon as they are taken, so that `_free` drops them."""
+        taken.append(block_ids)
+        self._num_blocks += len(block_ids)
+
+    def _end(self, awaiting: Awaiting, now: float) -> None:
         """Publish the pages that came, and let the request join or end."""
+        self.speeds.end(awaiting.leg.ticket)
+        self._spend(awaiting)
+        self._settle(awaiting)
+        if awaiting.pull.end not in _NO_TICKET:
+            self._give_back(awaiting.place, awaiting.leg.ticket)
+        self._finish(awaiting, self._publish(awaiting), now)
+
+    def _finish(self, awaiting: Awaiting, tokens: int, now: float) -> None:
+        """Let a request join or end. tokens: of its prefix that pages have completed."""
         pull, request = awaiting.pull, awaiting.request
-        if pull.end not in _NO_TICKET:
-            self._channel.done(awaiting.place, awaiting.leg.ticket)
-        tokens = self._publish(awaiting)
         reason = "" if pull.end is None else pull.end.value
         if pull.end is not None and self._config.load_failure_policy is LoadFailurePolicy.FAIL:
             self.admitted([request.id])
@@ -317,40 +369,78 @@ class AwaitedPages:
         )
         self._join(request, outcome)
 
-    def _publish(self, awaiting: _Awaiting) -> int:
+    def _publish(self, awaiting: Awaiting) -> int:
         """Make the blocks whose pages came findable, and hold the prefix that they complete.
         Returns the number of tokens that this adds to the cached prefix."""
         plan, match = awaiting.plan, awaiting.match
-        if plan is None or match is None:
+        if plan is None or match is None or awaiting.pull.end is PullEnd.FAULT:
+            self._free(awaiting)  # after a fault, perhaps only a part of them was taken
             return 0
-        held, came = [*match.block_ids], awaiting.pull.came
+        came = awaiting.pull.came
         numbers = {place: number for number, place in enumerate(awaiting.places)}
-        for group, (first, block_ids) in enumerate(zip(plan.firsts, awaiting.blocks, strict=True)):
-            rows = [row for row in range(len(block_ids)) if numbers[group, first + row] in came]
-            self._blocks.publish_received(
-                group,
-                [(first + row, block_ids[row]) for row in rows],
-                awaiting.whole_tokens[match.num_blocks * self._blocks.block_size :],
-                match.num_blocks,
-                match.last_hash,
+        received = [
+            [
+                (first + row, block)
+                for row, block in enumerate(block_ids)
+                if numbers[group, first + row] in came
+            ]
+            for group, (first, block_ids) in enumerate(
+                zip(plan.firsts, awaiting.blocks, strict=True)
             )
-            whole = set(rows)
-            lost = [block for row, block in enumerate(block_ids) if row not in whole]
+        ]
+        first_token = match.num_blocks * self._blocks.block_size
+        tokens = awaiting.whole_tokens[first_token:]
+        if awaiting.images is not None and self._blocks.tells:
+            describe_images(self._blocks, awaiting, first_token)
+        lora = awaiting.request.lora
+        self._blocks.publish_received(received, tokens, match.num_blocks, match.last_hash, lora)
+        pinned = keep_state(self._blocks, awaiting)
+        if pinned is not None:
+            self._pinned[awaiting.request.id] = pinned
+        for group, blocks in enumerate(received):
+            kept = [block for _, block in blocks]
+            lost = sorted(set(awaiting.blocks[group]).difference(kept))
+            awaiting.blocks[group] = kept
             self._blocks.pool.free(lost)
             self._num_blocks -= len(lost)
-            held.append([block_ids[row] for row in rows])
-        self._held[awaiting.request.id] = held
-        found = self._blocks.match_prefix(awaiting.tokens, awaiting.request.cache_salt)
+        found = awaiting.match_in(self._blocks)
+        self._held[awaiting.request.id] = [*awaiting.shared, *awaiting.blocks]
         return max(0, found.num_blocks - match.num_blocks) * self._blocks.block_size
 
-    def _release(self, awaiting: _Awaiting) -> None:
+    def _release(self, awaiting: Awaiting) -> None:
         """Free the blocks of a request that will not get its pages, and its ticket."""
+        self.speeds.end(awaiting.leg.ticket)
+        self._spend(awaiting)
         self.pulls.drop(awaiting.leg.ticket)
-        self._channel.done(awaiting.place, awaiting.leg.ticket)
-        if awaiting.match is not None:
-            for block_ids in (*awaiting.match.block_ids, *awaiting.blocks):
-                self._blocks.pool.free(block_ids)
-                self._num_blocks -= len(block_ids)
+        self._give_back(awaiting.place, awaiting.leg.ticket)
+        self._free(awaiting)
+
+    def _settle(self, awaiting: Awaiting) -> None:
+        """Wait for pages that are being written to blocks which may be freed."""
+        if awaiting.pull.writing:
+            self._writer.settle()
+
+    def _spend(self, awaiting: Awaiting) -> None:
+        """Remember a ticket whose pages may still be under way: its numbers would mean other blocks
+        to another request."""
+        if awaiting.plan is not None:
+            self._spent.add(awaiting.leg.ticket)
+
+    def _free(self, awaiting: Awaiting) -> None:
+        """Drop the references that a request has taken."""
+        self._settle(awaiting)
+        taken = [*awaiting.shared, *awaiting.blocks]
+        awaiting.shared, awaiting.blocks = [], []
+        if awaiting.state is not None and self._blocks.checkpoints is not None:
+            self._blocks.checkpoints.give_back(awaiting.state)
+            awaiting.state = None
+        for block_ids in taken:
+            self._num_blocks -= len(block_ids)
+            self._blocks.pool.free(block_ids)
+
+    def close(self) -> None:
+        """Write the pages that came, and stop."""
+        self._writer.close()
 
     def _join(self, request: Request, outcome: TransferOutcome) -> None:
         self._joining.append(Joining(request, outcome))

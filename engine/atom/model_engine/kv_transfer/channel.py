@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from atom.model_engine.kv_transfer.channel_events import ChannelEvent, Place
+from atom.model_engine.kv_transfer.channel_events import ChannelEvent, PageCame, Place
 from atom.model_engine.kv_transfer.frames import Frame, Run
 
 
@@ -17,6 +17,10 @@ class Channel(Protocol):
 
     def take_events(self) -> list[ChannelEvent]:
         """Return all events so far, in the order of their arrival."""
+        ...
+
+    def tell(self, event: ChannelEvent) -> None:
+        """Add an event of this engine's own, from any thread."""
         ...
 
     def want(self, place: Place, ticket: str, runs: Sequence[Run], first_token: int) -> None:
@@ -31,12 +35,17 @@ class Channel(Protocol):
         """Give a ticket back, whether its pages were read or not."""
         ...
 
-    def consumed(self, place: Place, num_bytes: int) -> None:
-        """Note that the bytes of pages from this producer have been used or dropped."""
+    def consumed(self, page: PageCame) -> None:
+        """Note that the bytes of a page have been used or dropped, in the order of arrival."""
         ...
 
-    def answer(self, link: int, frame: Frame, payload: bytes | memoryview = b"") -> None:
-        """Send a frame, and perhaps a page behind it, to a consumer; nothing if it is gone."""
+    def answer(self, link: int, frame: Frame) -> None:
+        """Send a frame to a consumer; nothing if it is gone."""
+        ...
+
+    def send_page(self, link: int, ticket: str, number: int, page: bytes | memoryview) -> None:
+        """Send a page with its checksum, which another thread computes, to a consumer; nothing if
+        it is gone. number: in the ticket's want."""
         ...
 
     def unsent_bytes(self, link: int) -> int:

@@ -50,13 +50,24 @@ class Welcomed:
 
 @dataclass(frozen=True, slots=True)
 class PageCame:
-    """A page of a ticket arrived; `whole` if its checksum agrees."""
+    """A page of a ticket arrived; `whole` if its checksum agrees. payload: readable until the
+    channel hears that the page was consumed; connection: that it came by; at: see `Page`."""
 
     place: Place
     ticket: str
     number: int
-    payload: bytes
+    payload: bytes | memoryview
     whole: bool
+    connection: int = 0
+    at: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PagesWritten:
+    """Pages are in their blocks, except those that failed."""
+
+    written: list[PageCame]
+    failed: list[PageCame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,7 @@ ChannelEvent = (
     | LinkLost
     | Welcomed
     | PageCame
+    | PagesWritten
     | PagesEnded
     | TicketGone
     | PlaceLost

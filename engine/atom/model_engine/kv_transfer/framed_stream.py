@@ -13,23 +13,33 @@ import socket
 import threading
 from collections import deque
 
+import msgspec
+
 from atom.model_engine.kv_transfer.frames import (
     LENGTH,
     Frame,
+    Page,
     decode_frame,
     encode_frame,
     frame_length,
 )
+from atom.model_engine.kv_transfer.page_ring import PageRing
 
 HANDSHAKE_SECONDS = 5.0
 _STUCK_SECONDS = 30.0
 
 
 class FramedStream:
+    """Send and read the frames of one connection. ring: the memory by which pages are sent; None
+    until the consumer has mapped it."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._queue: deque[tuple[bytes, bytes | memoryview]] = deque()
+        self._queue: deque[tuple[Frame, bytes, bytes | memoryview]] = deque()
+        self._room = asyncio.Event()  # in the ring
+        self._closed = False
+        self.ring: PageRing | None = None
         self._unsent_bytes = 0
         self._lock = threading.Lock()
         self._sender: asyncio.Task[None] | None = None
@@ -59,24 +69,46 @@ class FramedStream:
     def unsent_bytes(self) -> int:
         return self._unsent_bytes
 
+    def take_used(self, position: int) -> None:
+        """Free the places of pages that the consumer has used. Raises `FrameError`."""
+        if self.ring is not None:
+            self.ring.used(position)
+            self._room.set()
+
     def send(self, frame: Frame, payload: bytes | memoryview = b"") -> None:
-        """Queue a frame, and a page whose bytes `count_unsent` has counted."""
-        self._queue.append((encode_frame(frame), payload))
+        """Queue a frame, and a page whose bytes `count_unsent` has counted. Raises `FrameError` for
+        a frame that is too long."""
+        encoded = b"" if isinstance(frame, Page) else encode_frame(frame)
+        self._queue.append((frame, encoded, payload))
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send_queued())
 
     async def _send_queued(self) -> None:
         with contextlib.suppress(OSError, TimeoutError):
             while self._queue:
-                frame, payload = self._queue.popleft()
-                self._writer.write(frame)
-                if payload:
-                    self._writer.write(payload)
+                frame, encoded, payload = self._queue.popleft()
                 async with asyncio.timeout(_STUCK_SECONDS):
+                    if isinstance(frame, Page):
+                        await self._send_page(frame, payload)
+                    else:
+                        self._writer.write(encoded)
                     await self._writer.drain()
                 self.count_unsent(-len(payload))
             return
         self.close()
+
+    async def _send_page(self, frame: Page, page: bytes | memoryview) -> None:
+        """Send a page by the common memory, once there is room, or behind its frame."""
+        if self.ring is None:
+            self._writer.write(encode_frame(frame))
+            self._writer.write(page)
+            return
+        while (position := self.ring.write(page)) is None:
+            self._room.clear()
+            await self._room.wait()
+            if self._closed:
+                raise OSError("the connection is closed")
+        self._writer.write(encode_frame(msgspec.structs.replace(frame, at=position)))
 
     async def drain(self) -> None:
         """Wait until everything queued was sent, or the connection was lost."""
@@ -84,6 +116,8 @@ class FramedStream:
             await self._sender
 
     def close(self) -> None:
+        self._closed = True
+        self._room.set()
         self._queue.clear()
         transport = self._writer.transport
         if self._sender is not None and not self._sender.done():

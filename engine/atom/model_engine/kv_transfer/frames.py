@@ -1,12 +1,16 @@
 """Frames between two engines that exchange KV pages: typed, bounded, and never pickle.
 
 A frame is its length, 4 bytes in network order, and that many bytes of msgpack: a map with the key
-`type`. A `Page` is followed by `size` bytes of a canonical page. No frame is longer than 1 MiB, so
-that no peer can make this process allocate more before it is understood. A frame that is too long,
-of an unknown type or not of its type's shape is a `FrameError`: the connection then ends.
+`type`. A `Page` is followed by `size` bytes of a canonical page, unless these are in memory that
+both processes have mapped (page_ring.py), or that NIXL reads (nixl_agent.py). No frame
+is longer than 1 MiB, so that no peer can make this process allocate more before it is understood. A
+frame that is too long, of an unknown type or not of its type's shape is a `FrameError`: the
+connection then ends.
 
     consumer                          producer
     hello  ──────────────────────────▶  welcome, or refused with the field that differs
+    mapped ──────────────────────────▶  pages are in the memory that the welcome offered, if it did
+    used {position} ─────────────────▶  places of pages are free again
     want {ticket, runs} ─────────────▶  page …, have {missing}        (gone: no such ticket)
     renew {tickets} ─────────────────▶
     done {ticket} ───────────────────▶
@@ -18,6 +22,7 @@ import struct
 from typing import Annotated
 
 import msgspec
+import xxhash
 from msgspec import Meta
 
 from atom.model_engine.transfer_legs import Hex32, Name
@@ -40,7 +45,8 @@ class FrameError(Exception):
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The consumer's first frame. layout: digest of its cache layout, whose fields `facts` names
-    one by one, so that a mismatch can be named. clock: its seconds since 1970."""
+    one by one, so that a mismatch can be named. clock: its seconds since 1970; host: names its host
+    (page_ring.host_identity)."""
 
     protocol: Number
     layout: Hex32
@@ -48,16 +54,31 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     engine_id: Name
     transports: Annotated[list[Name], Meta(max_length=16)]
     clock: Seconds
+    host: Name = ""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """Memory for pages that NIXL reads. agent: how the producer's agent is reached, as NIXL writes
+    it; address, size: of the memory, in bytes."""
+
+    agent: Annotated[bytes, Meta(max_length=1 << 16)]
+    address: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    size: Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The producer's answer. boot_id: made when its process started; tp: ranks of a model copy."""
+    """The producer's answer. boot_id: made when its process started; tp: ranks of a model copy;
+    memory, key: of the memory for pages that it offers, by the name of its socket; else empty;
+    registered: the memory that it offers by NIXL."""
 
     transport: Name
     engine_id: Name
     boot_id: Hex32
     tp: Number
     clock: Seconds
+    memory: Name = ""
+    key: Name = ""
+    registered: Registered | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -90,12 +111,29 @@ class Want(msgspec.Struct, frozen=True, tag="want"):
 
 
 class Page(msgspec.Struct, frozen=True, tag="page"):
-    """Announce the `size` bytes that follow: the page `number` of a want. sum: xxh3-64 of them."""
+    """Announce a page of `size` bytes: the one with this number in a want. sum: xxh3-64 of them;
+    at: their position in the common memory, -1 if they follow the frame."""
 
     ticket: Hex32
     number: Number
     size: Annotated[int, Meta(ge=0, le=MOST_PAGE_BYTES)]
     sum: Sum
+    at: Annotated[int, Meta(ge=-1, le=2**62)] = -1
+
+    @property
+    def inline_bytes(self) -> int:
+        """Return how many bytes follow the frame."""
+        return self.size if self.at < 0 else 0
+
+
+class Mapped(msgspec.Struct, frozen=True, tag="mapped"):
+    """The consumer can read the memory that it was offered."""
+
+
+class Used(msgspec.Struct, frozen=True, tag="used"):
+    """The consumer needs no page before this position of the memory."""
+
+    position: Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Have(msgspec.Struct, frozen=True, tag="have"):
@@ -124,10 +162,15 @@ class Gone(msgspec.Struct, frozen=True, tag="gone"):
     reason: Name
 
 
-Frame = Hello | Welcome | Refused | Want | Page | Have | Done | Renew | Gone
+Frame = Hello | Welcome | Refused | Want | Page | Have | Done | Renew | Gone | Mapped | Used
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Frame)
+
+
+def page_frame(ticket: str, number: int, page: bytes | memoryview) -> Page:
+    """Announce a page, with its checksum."""
+    return Page(ticket, number, len(page), xxhash.xxh3_64_digest(page))
 
 
 def encode_frame(frame: Frame) -> bytes:

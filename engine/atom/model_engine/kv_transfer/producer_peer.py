@@ -33,12 +33,17 @@ from atom.model_engine.kv_transfer.frames import (
     Gone,
     Have,
     Hello,
+    Mapped,
     Page,
     Refused,
     Run,
+    Used,
     Want,
     Welcome,
 )
+from atom.model_engine.kv_transfer.memory_offers import fetch_memory
+from atom.model_engine.kv_transfer.nixl_agent import NixlAgent, NixlError, RemoteWindow
+from atom.model_engine.kv_transfer.page_ring import PageWindow, map_window, ring_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -51,24 +56,28 @@ _MOST_WAITING = 4096  # frames before the producer has answered
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
     """Bound every producer. networks: those outside are not connected to; most_page_bytes: of one
-    page."""
+    page; may_inline: pages may come by the connection itself; nixl: reads their memory, if it may
+    be used."""
 
     networks: Sequence[IPv4Network | IPv6Network]
     most_page_bytes: int
+    may_inline: bool = True
+    nixl: NixlAgent | None = None
 
 
 class ProducerPeer:
-    """Read from one producer. ended: the connection takes no more wants."""
+    """Read from one producer. number: of the connection; ended: it takes no more wants."""
 
     def __init__(
         self,
+        number: int,
         place: Place,
         hello: Hello,
         limits: PeerLimits,
         tell: Callable[[ChannelEvent], None],
     ) -> None:
         """tell: takes the events."""
-        self.place = place
+        self.number, self.place = number, place
         self.ended = False
         self._hello = hello
         self._limits = limits
@@ -78,6 +87,9 @@ class ProducerPeer:
         self._waiting: list[Frame] = []
         self._open: set[str] = set()  # tickets whose pages are awaited
         self._unused_bytes = 0
+        self._window: PageWindow | None = None
+        self._used, self._telling = 0, False
+        self._fetches: set[asyncio.Task[None]] = set()  # pages that NIXL reads now
         self._room = asyncio.Event()
         self._room.set()
 
@@ -101,11 +113,25 @@ class ProducerPeer:
         elif len(self._waiting) < _MOST_WAITING:
             self._waiting.append(frame)
 
-    def consumed(self, num_bytes: int) -> None:
-        """Note that bytes of pages are no longer kept."""
-        self._unused_bytes -= num_bytes
+    def consumed(self, page: PageCame) -> None:
+        """Note that a page's bytes are no longer read."""
+        if page.connection != self.number:
+            return  # of an earlier connection to this producer
+        if page.at >= 0 and self._window is not None:
+            self._used = self._window.use(page.at)
+            if not self._telling:
+                self._telling = True
+                asyncio.get_running_loop().call_soon(self._tell_used)
+            return
+        self._unused_bytes -= len(page.payload)
         if self._unused_bytes <= _MOST_UNUSED_BYTES:
             self._room.set()
+
+    def _tell_used(self) -> None:
+        """Report how far pages were used, once for all that were used together."""
+        self._telling = False
+        if self._stream is not None and not self.ended:
+            self._stream.send(Used(self._used))
 
     def close(self) -> None:
         self.ended = True
@@ -126,7 +152,16 @@ class ProducerPeer:
             return PlaceLost(self.place, repr(error), bool(self._boot_id))
         finally:
             self.close()
+            await self._end_fetches()
         return None
+
+    async def _end_fetches(self) -> None:
+        """Stop the reads that are under way, and then give their memory back."""
+        for task in self._fetches:
+            task.cancel()
+        await asyncio.gather(*self._fetches, return_exceptions=True)
+        if self._window is not None:
+            self._window.close()
 
     async def _connect(self) -> Refused | None:
         """Connect and greet; returns the producer's refusal, if it refuses."""
@@ -141,6 +176,10 @@ class ProducerPeer:
             return answer
         if not isinstance(answer, Welcome):
             raise FrameError(f"a {type(answer).__name__} instead of a welcome")
+        if answer.memory or answer.registered is not None:
+            await self._map(answer, self._stream)
+        by = "tcp" if self._window is None else answer.transport
+        logger.info("kv transfer: pages of %s:%d come by %s", *self.place, by)
         self._boot_id = answer.boot_id
         self._tell(Welcomed(self.place))
         waiting, self._waiting = self._waiting, []
@@ -149,6 +188,25 @@ class ProducerPeer:
                 frame = Want(frame.ticket, self._boot_id, frame.runs, frame.first_token)
             self.send(frame)
         return None
+
+    async def _map(self, answer: Welcome, stream: FramedStream) -> None:
+        """Map the memory that the producer offers; pages follow their frames if it cannot be."""
+        try:
+            self._window = await self._window_of(answer)
+        except OSError as error:
+            if not self._limits.may_inline:
+                raise
+            logger.info("kv transfer: the memory of %s:%d cannot be mapped: %s", *self.place, error)
+            return
+        stream.send(Mapped())
+
+    async def _window_of(self, answer: Welcome) -> PageWindow:
+        """Return this end of the memory that a welcome offers. Raises `OSError`."""
+        if answer.registered is None:
+            return map_window(await asyncio.to_thread(fetch_memory, answer.memory, answer.key))
+        if self._limits.nixl is None:
+            raise FrameError("memory by NIXL, which this engine did not ask for")
+        return self._limits.nixl.open(answer.registered, ring_bytes(self._limits.most_page_bytes))
 
     async def _address(self) -> str:
         """Resolve the producer's name to an address that may be connected to."""
@@ -177,6 +235,10 @@ class ProducerPeer:
             if isinstance(frame, Page):
                 await self._read_page(frame, self._stream)
             elif isinstance(frame, Have):
+                if self._fetches:  # its pages come before its end
+                    await asyncio.wait(self._fetches)
+                    if self.ended:
+                        raise NixlError("a page could not be read")
                 self._open.discard(frame.ticket)
                 self._tell(PagesEnded(frame.ticket))
             elif isinstance(frame, Gone):
@@ -190,10 +252,40 @@ class ProducerPeer:
             raise FrameError(
                 f"a page of {page.size} bytes; pages have {self._limits.most_page_bytes}"
             )
-        await self._room.wait()
-        payload = await stream.read_payload(page.size)
+        payload: bytes | memoryview | None
+        if page.at >= 0:
+            if self._window is None:
+                raise FrameError("a page in memory that was not mapped")
+            payload = self._window.page(page.at, page.size)
+            if payload is None:  # a page that came before, or whose place was given back
+                return
+            if isinstance(self._window, RemoteWindow):
+                task = asyncio.create_task(self._fetch(self._window, page, payload))
+                self._fetches.add(task)
+                task.add_done_callback(self._fetches.discard)
+                return
+        else:
+            if self._window is not None:  # its bytes would be read from other frames
+                raise FrameError("a page behind its frame, although memory is mapped")
+            await self._room.wait()
+            payload = await stream.read_payload(page.inline_bytes)
+            self._unused_bytes += page.size
+            if self._unused_bytes > _MOST_UNUSED_BYTES:
+                self._room.clear()
+        self._came(page, payload)
+
+    async def _fetch(self, window: RemoteWindow, page: Page, payload: memoryview) -> None:
+        """Read a page of another machine's memory; without it the connection ends."""
+        try:
+            await window.fetch(page.at, page.size)
+        except NixlError as error:
+            logger.warning("kv transfer: %s:%d: %s", *self.place, error)
+            self.close()
+            return
+        self._came(page, payload)
+
+    def _came(self, page: Page, payload: bytes | memoryview) -> None:
+        """Tell of a page whose bytes are here."""
         whole = xxhash.xxh3_64_digest(payload) == page.sum
-        self._unused_bytes += page.size
-        if self._unused_bytes > _MOST_UNUSED_BYTES:
-            self._room.clear()
-        self._tell(PageCame(self.place, page.ticket, page.number, payload, whole))
+        place = self.number, page.at
+        self._tell(PageCame(self.place, page.ticket, page.number, payload, whole, *place))

@@ -19,7 +19,8 @@ RENEWALS_PER_LEASE = 6
 @dataclass(slots=True)
 class Pull:
     """Track one ticket. num_pages: that were asked for, 0 before; came: numbers of pages that
-    arrived whole. Times are in the clock of `now`, and None before the event."""
+    arrived whole; writing: pages that are being written; is_complete: the producer has sent all
+    that it can. Times are in the clock of `now`, and None before the event."""
 
     ticket: str
     began: float
@@ -27,6 +28,8 @@ class Pull:
     next_renewal: float
     num_pages: int = 0
     came: set[int] = field(default_factory=set)
+    writing: int = 0
+    is_complete: bool = False
     end: PullEnd | None = None
     ended: bool = False
     welcomed: float | None = None
@@ -77,14 +80,40 @@ class PullTable:
         return True
 
     def complete(self, ticket: str) -> None:
-        """Note that the producer has sent all that it can."""
-        self.fail([ticket], PullEnd.MISSING)
+        """Note that the producer has sent all that it can; pages that are being written count."""
+        for pull in self._some([ticket]):
+            pull.is_complete = True
+            self._end_complete(pull)
+
+    def writing(self, ticket: str) -> None:
+        """Note that a page is being written, until `page` or `fault` for it."""
+        self._pulls[ticket].writing += 1
+
+    def written(self, ticket: str, number: int, now: float) -> bool:
+        """Note a page that was written; returns whether it is used."""
+        pull = self._pulls.get(ticket)
+        if pull is None:
+            return False
+        is_used = self.page(ticket, number, now, whole=True)
+        pull.writing -= 1
+        self._end_complete(pull)
+        return is_used
+
+    def _end_complete(self, pull: Pull) -> None:
+        if pull.is_complete and not pull.writing:
+            self.fail([pull.ticket], PullEnd.MISSING)
 
     def fail(self, tickets: Iterable[str], why: PullEnd) -> None:
         """End pulls whose remaining pages will not arrive; a damaged page remains the reason."""
         for pull in self._some(tickets):
             if not pull.ended:
                 pull.ended, pull.end = True, pull.end or why
+
+    def fault(self, tickets: Iterable[str]) -> None:
+        """End pulls that this engine failed to take pages of; none of their pages is used."""
+        for pull in self._some(tickets):
+            pull.ended, pull.end = True, PullEnd.FAULT
+            pull.came.clear()
 
     def expire(self, now: float) -> None:
         """End the pulls that are past their deadline."""

@@ -6,6 +6,7 @@ request waits. Without `--kv-transfer-config` every call goes to the pipeline.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.transfer_legs import TransferOutcome
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import FinishedRow, client_of, refused_row
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +41,28 @@ class RequestDesk:
         return None if self._transfer is None else self._transfer.seconds_left
 
     def enter(self, request: Request) -> list[FinishedRow]:
-        """Queue a request, or let it wait for its pages; returns its end if there is no room.
-        Raises `RequestError`."""
+        """Queue a request, or let it wait for its pages; returns its end if it cannot be taken."""
         transfer = self._transfer
-        if transfer is not None and (refused := transfer.refusal(request)) is not None:
-            return [refused]
-        if transfer is not None and transfer.takes(request):
-            transfer.hold(request)
-        else:
-            self._pipeline.add(request)
+        try:
+            if transfer is not None and (refused := transfer.refusal(request)) is not None:
+                return [refused]
+            if transfer is not None and transfer.takes(request):
+                transfer.hold(request)
+            else:
+                self._pipeline.add(request)
+        except Exception as error:  # of this one request, and no reason to end the others
+            return [self.undo(request, error)]
         return []
+
+    def undo(self, request: Request, error: Exception) -> FinishedRow:
+        """Give back everything that a request took before this error; returns its end."""
+        self._pipeline.abort([request.id])
+        if self._transfer is not None:
+            self._transfer.give_back(request)
+        if isinstance(error, RequestError):
+            return refused_row(request.id, str(error), error.param or "request")
+        logger.error("request %d could not be taken", request.id, exc_info=error)
+        return refused_row(request.id, f"it could not be queued: {type(error).__name__}")
 
     def knows(self, request_id: int) -> bool:
         """Return whether this request has not ended."""
@@ -75,9 +90,8 @@ class RequestDesk:
             if each.ended is None:
                 try:
                     self._pipeline.add(each.request)
-                except RequestError as error:
-                    param = error.param or "request"
-                    ended.append(refused_row(each.request.id, str(error), param))
+                except Exception as error:
+                    ended.append(self.undo(each.request, error))
         clients = {client_of(each.request.id) for each in joining}
         return [
             TransferNews(

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.kv_transfer_config.values import FLAG
+from atom.kv_transfer_config.values import FLAG, KVTransferConfig
 from atom.model_engine.executor.base import Executor
+from atom.model_engine.front.loras.adapter_digests import adapter_digest
+from atom.model_engine.front.weights_update import version_of
 from atom.model_engine.kv_transfer.cache_layout_digest import layout_digest, layout_facts
 from atom.model_engine.kv_transfer.cache_pages import CachePages
-from atom.model_engine.kv_transfer.greeting import Greeting
+from atom.model_engine.kv_transfer.greeting import NIXL, Greeting
+from atom.model_engine.kv_transfer.nixl_agent import NixlAgent, NixlError
+from atom.model_engine.kv_transfer.page_ring import host_identity
 from atom.model_engine.kv_transfer.side_channel import ChannelPlace, SideChannel
 from atom.model_engine.kv_transfer.transfer import KVTransfer
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.transfer_legs import TicketNote
 from atom.model_engine.wire.engine_protocol import EngineReport
 
+logger = logging.getLogger(__name__)
+
+_NO_CHECKPOINTS = (
+    "there is no memory for checkpoints of states, so no pages are exchanged and every prompt is "
+    "computed where it is answered; give the KV cache more memory"
+)
+
 
 def build_transfer(
-    config: Config, scheduler: Scheduler, executor: Executor, report: EngineReport
+    config: Config,
+    scheduler: Scheduler,
+    executor: Executor,
+    report: EngineReport,
+    adapters: dict[int, str],
 ) -> KVTransfer | None:
-    """Begin to serve other engines; None without --kv-transfer-config. Raises `ConfigError` if the
-    place of the side channel is taken."""
+    """Begin to serve other engines; None without --kv-transfer-config. adapters: digests of the
+    files of those that are loaded later, by number; gets those of the start. Raises `ConfigError`
+    if the place of the side channel is taken."""
     asked = config.cache.kv_transfer
     if asked is None:
         return None
     rank, blocks = config.parallel.data_parallel_rank, scheduler.blocks
     pages = executor.transferred_pages()
-    facts = layout_facts(config, report, pages.tensors())
+    facts = layout_facts(config, report, pages.tensors(), version_of(config.model))
     layout = layout_digest(facts)
     engine_id = asked.engine_id if rank == 0 else f"{asked.engine_id}_dp{rank}"
     ranks = config.parallel.tensor_parallel_size
-    most = max(pages.page_bytes(group) for group in range(len(blocks.groups)))
+    for number, module in enumerate(config.lora.modules if config.lora else (), start=1):
+        adapters[number] = adapter_digest(module.folder or module.path)
+    cache = CachePages(blocks, pages, config.model.facts.vision, adapters)
+    if config.model.facts.keeps_states and cache.states is None:
+        logger.warning("%s: %s", FLAG, _NO_CHECKPOINTS)
     port = asked.port + rank if asked.port else 0
+    boot_id = secrets.token_hex(16)
+    transports, nixl = usable_transports(asked, boot_id)
     channel = SideChannel(
-        ChannelPlace(asked.host, port, asked.allowed_networks, most),
-        Greeting(engine_id, secrets.token_hex(16), layout, facts, ranks),
+        ChannelPlace(asked.host, port, asked.allowed_networks, cache.most_page_bytes),
+        Greeting(engine_id, boot_id, layout, facts, ranks, transports, host_identity()),
+        nixl,
     )
     try:
         bound = channel.start()
@@ -48,6 +72,24 @@ def build_transfer(
             "side_channel_host or side_channel_port"
         ) from error
     note = TicketNote(engine_id, asked.host, bound, layout, "", 0, [], rank, ranks)
-    transfer = KVTransfer(asked, CachePages(blocks, pages), channel, note, time.monotonic)
-    scheduler.keeper = transfer.kept
+    transfer = KVTransfer(asked, cache, channel, note, time.monotonic)
+    scheduler.keeper, transfer.speeds.pace = transfer.kept, scheduler.pace
     return transfer
+
+
+def usable_transports(
+    config: KVTransferConfig, name: str
+) -> tuple[tuple[str, ...], NixlAgent | None]:
+    """Return the transports that this machine has, and the agent of NIXL if it is one of them.
+    name: of the agent. Raises `ConfigError` if NIXL was asked for alone and cannot start."""
+    asked = config.transports
+    if NIXL not in asked:
+        return asked, None
+    try:
+        return asked, NixlAgent(name, serves=config.role.produces)
+    except NixlError as error:
+        others = tuple(each for each in asked if each != NIXL)
+        if not others:
+            raise ConfigError(f"{FLAG}: transport is nixl: {error}") from error
+        logger.warning("%s: pages travel by %s: %s", FLAG, " or ".join(others), error)
+        return others, None

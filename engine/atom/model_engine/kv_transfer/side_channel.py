@@ -24,6 +24,7 @@ from atom.model_engine.kv_transfer.channel_events import (
     ChannelEvent,
     DoneWith,
     LinkLost,
+    PageCame,
     Place,
     Renewed,
     Wanted,
@@ -34,13 +35,19 @@ from atom.model_engine.kv_transfer.frames import (
     Frame,
     FrameError,
     Hello,
+    Mapped,
     Refused,
     Renew,
     Run,
+    Used,
     Want,
+    Welcome,
+    page_frame,
 )
-from atom.model_engine.kv_transfer.greeting import Greeting
+from atom.model_engine.kv_transfer.greeting import TCP, Greeting, remedy_of
+from atom.model_engine.kv_transfer.nixl_agent import NixlAgent
 from atom.model_engine.kv_transfer.producer_peer import PeerLimits, ProducerPeer
+from atom.model_engine.kv_transfer.ring_offers import RingOffers
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +77,7 @@ class Inbox:
         self._events: deque[ChannelEvent] = deque()
 
     def put(self, event: ChannelEvent) -> None:
-        """Add an event, from the channel's thread."""
+        """Add an event, from any thread."""
         self._events.append(event)
         with contextlib.suppress(BlockingIOError):  # a full pipe is readable anyway
             os.write(self._wake, b"!")
@@ -93,12 +100,20 @@ class SideChannel:
     """Serve consumers and read from producers, each over one connection."""
 
     def __init__(
-        self, place: ChannelPlace, greeting: Greeting, clock: Callable[[], float] = time.time
+        self,
+        place: ChannelPlace,
+        greeting: Greeting,
+        nixl: NixlAgent | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """nixl: None if its transport is not in the greeting."""
         self._place = place
         networks = [ip_network(each) for each in place.allowed_networks]
-        self._limits = PeerLimits(networks, place.most_page_bytes)
+        may_inline = TCP in greeting.transports
+        self._limits = PeerLimits(networks, place.most_page_bytes, may_inline, nixl)
         self._greeting = greeting
+        with_memory = greeting.transports if greeting.host else ()
+        self._offers = RingOffers(with_memory, place.most_page_bytes, nixl)
         self._clock = clock
         self._inbox = Inbox()
         self._loop = asyncio.new_event_loop()
@@ -120,12 +135,17 @@ class SideChannel:
         self._server = self._loop.run_until_complete(
             asyncio.start_server(self._serve, self._place.host, self._place.port)
         )
+        self._keep(self._loop.create_task(self._offers.serve()))
         port: int = self._server.sockets[0].getsockname()[1]
         self._thread.start()
         return port
 
     def take_events(self) -> list[ChannelEvent]:
         return self._inbox.take()
+
+    def tell(self, event: ChannelEvent) -> None:
+        """Add an event of this engine's own, from any thread."""
+        self._inbox.put(event)
 
     def want(self, place: Place, ticket: str, runs: Sequence[Run], first_token: int) -> None:
         """Ask a producer for pages; `PlaceLost` follows if it cannot be reached."""
@@ -138,16 +158,23 @@ class SideChannel:
         """Give a ticket back, whether its pages were read or not."""
         self._post(lambda: self._peer(place).done(ticket))
 
-    def consumed(self, place: Place, num_bytes: int) -> None:
-        """Note that the bytes of pages from this producer have been used or dropped."""
-        self._post(lambda: self._consumed(place, num_bytes))
+    def consumed(self, page: PageCame) -> None:
+        """Note that the bytes of a page have been used or dropped, in the order of arrival."""
+        self._post(lambda: self._consumed(page))
 
-    def answer(self, link: int, frame: Frame, payload: bytes | memoryview = b"") -> None:
-        """Send a frame, and perhaps a page behind it, to a consumer; nothing if it is gone."""
+    def answer(self, link: int, frame: Frame) -> None:
+        """Send a frame to a consumer; nothing if it is gone."""
         stream = self._links.get(link)
         if stream is not None:
-            stream.count_unsent(len(payload))
-            self._post(lambda: stream.send(frame, payload))
+            self._post(lambda: stream.send(frame))
+
+    def send_page(self, link: int, ticket: str, number: int, page: bytes | memoryview) -> None:
+        """Send a page to a consumer, with the checksum that the channel's thread computes; nothing
+        if the consumer is gone. number: in the ticket's want."""
+        stream = self._links.get(link)
+        if stream is not None:
+            stream.count_unsent(len(page))
+            self._post(lambda: stream.send(page_frame(ticket, number, page), page))
 
     def unsent_bytes(self, link: int) -> int:
         """Return the bytes of pages that wait for a consumer to read."""
@@ -172,13 +199,22 @@ class SideChannel:
         try:
             self._loop.run_forever()
         finally:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
             if self._server is not None:
                 self._server.close()
-            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.run_until_complete(self._end_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+            self._offers.close()
+            if self._limits.nixl is not None:
+                self._limits.nixl.stop()
+
+    async def _end_tasks(self) -> None:
+        """Cancel every task, and let each give back its memory."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS / 2)
 
     def _peer(self, place: Place) -> ProducerPeer:
         peer = self._peers.get(place)
@@ -186,7 +222,8 @@ class SideChannel:
             if len(self._peers) >= MOST_PEERS:
                 self._close_idle_peer()
             hello = self._greeting.hello(self._clock())
-            peer = ProducerPeer(place, hello, self._limits, self._inbox.put)
+            number = next(self._numbers)
+            peer = ProducerPeer(number, place, hello, self._limits, self._inbox.put)
             self._peers[place] = peer
             self._keep(self._loop.create_task(self._follow(peer)))
         return peer
@@ -204,10 +241,10 @@ class SideChannel:
                 peer.close()
                 return
 
-    def _consumed(self, place: Place, num_bytes: int) -> None:
-        peer = self._peers.get(place)
+    def _consumed(self, page: PageCame) -> None:
+        peer = self._peers.get(page.place)
         if peer is not None:
-            peer.consumed(num_bytes)
+            peer.consumed(page)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -218,7 +255,7 @@ class SideChannel:
         stream = FramedStream(reader, writer)
         number = next(self._numbers)
         try:
-            if len(self._links) < MOST_LINKS and await self._greet(stream):
+            if len(self._links) < MOST_LINKS and await self._greet(number, stream):
                 self._links[number] = stream
                 await self._read_link(number, stream)
         except FrameError as error:
@@ -231,19 +268,22 @@ class SideChannel:
             if self._links.pop(number, None) is not None:
                 self._inbox.put(LinkLost(number))
             stream.close()
+            self._offers.withdraw(number)
 
-    async def _greet(self, stream: FramedStream) -> bool:
+    async def _greet(self, number: int, stream: FramedStream) -> bool:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             hello = await stream.read()
         if not isinstance(hello, Hello):
             raise FrameError(f"a {type(hello).__name__} before its hello")
-        answer = self._greeting.answer(hello, self._clock())
+        answer = self._greeting.answer(hello, self._clock(), offers=self._offers.transports)
+        if isinstance(answer, Welcome):
+            answer = self._offers.offer(number, answer)
         stream.send(answer)
         if isinstance(answer, Refused):
             logger.warning(
-                "kv transfer: refused the consumer %s (%s): its %s is %r and ours %r; both engines "
-                "need the same model, dtypes and block size",
+                "kv transfer: refused the consumer %s (%s): its %s is %r and ours %r; %s",
                 *(hello.engine_id, stream.peer_name, answer.field, answer.theirs, answer.mine),
+                remedy_of(answer.field),
             )
             await stream.drain()
             return False
@@ -260,5 +300,9 @@ class SideChannel:
                 self._inbox.put(Renewed(number, frame.tickets))
             elif isinstance(frame, Done):
                 self._inbox.put(DoneWith(frame.ticket))
+            elif isinstance(frame, Used):
+                stream.take_used(frame.position)
+            elif isinstance(frame, Mapped) and (ring := self._offers.ring_of(number)) is not None:
+                stream.ring = ring
             else:
                 raise FrameError(f"a {type(frame).__name__}, which is for a consumer")

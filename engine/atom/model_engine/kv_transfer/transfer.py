@@ -7,12 +7,14 @@ but the channel's own thread belongs to the engine core's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from atom.kv_transfer_config.values import KVTransferConfig
-from atom.model_engine.kv_transfer.awaited_pages import AwaitedPages, Joining
+from atom.model_engine.kv_transfer.awaited_pages import AwaitedPages
+from atom.model_engine.kv_transfer.awaiting import Joining
 from atom.model_engine.kv_transfer.cache_pages import CachePages
 from atom.model_engine.kv_transfer.channel import Channel
 from atom.model_engine.kv_transfer.channel_events import (
@@ -21,6 +23,7 @@ from atom.model_engine.kv_transfer.channel_events import (
     LinkLost,
     PageCame,
     PagesEnded,
+    PagesWritten,
     PlaceLost,
     Renewed,
     TicketGone,
@@ -28,13 +31,15 @@ from atom.model_engine.kv_transfer.channel_events import (
     Welcomed,
 )
 from atom.model_engine.kv_transfer.kept_pages import KeptPages, KeptPrefix
+from atom.model_engine.kv_transfer.pulling.pull_speeds import PullSpeeds
 from atom.model_engine.kv_transfer.tickets import TicketTable
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.transfer_legs import DecodeLeg, PrefillLeg, TicketNote
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import FinishedRow
 
-_SPARE = 0.01  # share of the pool that stays free for running rows
+logger = logging.getLogger(__name__)
+
 _HELD_TOO_MUCH = (
     "the pages of earlier prefill legs take their share of the KV cache "
     "(--kv-transfer-max-held-fraction); send the request again"
@@ -42,7 +47,8 @@ _HELD_TOO_MUCH = (
 
 
 class KVTransfer:
-    """Exchange pages. wake_fd: readable when `turn` has an event to process."""
+    """Exchange pages. wake_fd: readable when `turn` has an event to process; layout: the digest of
+    this engine's cache layout."""
 
     def __init__(
         self,
@@ -53,15 +59,19 @@ class KVTransfer:
         clock: Callable[[], float],
     ) -> None:
         """note: of a prefill leg that keeps nothing, with this engine's place and layout."""
+        self.layout = note.layout
         self._config = config
         self._clock = clock
         self._channel = channel
-        num_blocks = cache.blocks.pool.num_blocks
-        most = int(config.max_held_fraction * num_blocks)
+        most = int(config.max_held_fraction * cache.blocks.pool.num_blocks)
         tickets: TicketTable[KeptPrefix] = TicketTable(config.lease_seconds, most)
         self.kept = KeptPages(cache, channel, tickets, note, clock)
-        self._awaited = AwaitedPages(cache, channel, config, note.layout)
-        self._spare_blocks = int(_SPARE * num_blocks)
+        self._awaited = AwaitedPages(cache, channel, config, note.layout, clock)
+
+    @property
+    def speeds(self) -> PullSpeeds:
+        """Return the speeds of the producers."""
+        return self._awaited.speeds
 
     @property
     def wake_fd(self) -> int:
@@ -96,6 +106,12 @@ class KVTransfer:
             return None
         return FinishedRow(request.id, FinishReason.ABORT.value, _HELD_TOO_MUCH, 0)
 
+    def give_back(self, request: Request) -> None:
+        """Give back the room and the blocks of a request that could not be queued."""
+        self.kept.tickets.withdraw(request.id)
+        self._awaited.drop([request.id])
+        self._awaited.admitted([request.id])
+
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """Abort the requests of this list that wait here."""
         return self._awaited.drop(list(request_ids))
@@ -106,7 +122,7 @@ class KVTransfer:
         now = self._clock()
         self._take_events(now)
         self.kept.turn(now)
-        self._awaited.turn(now, self._spare_blocks)
+        self._awaited.turn(now)
         admitted = [each for each in self._awaited.held_requests if not waiting(each)]
         self._awaited.admitted(admitted)
         return self._awaited.take()
@@ -138,6 +154,8 @@ class KVTransfer:
         )
 
     def close(self) -> None:
+        self.kept.close()
+        self._awaited.close()
         self._channel.close()
 
     def _take_events(self, now: float) -> None:
@@ -146,12 +164,22 @@ class KVTransfer:
             if isinstance(event, PageCame):
                 pages.append(event)
                 continue
-            if pages:  # in the order of their arrival
-                self._awaited.pages_came(pages, now)
-                pages = []
-            self._take_event(event, now)
-        if pages:
+            self._take_pages(pages, now)  # in the order of their arrival
+            pages = []
+            try:
+                self._take_event(event, now)
+            except Exception:  # of one peer or request; leases and deadlines bound what it costs
+                logger.exception("kv transfer: a %s was dropped", type(event).__name__)
+        self._take_pages(pages, now)
+
+    def _take_pages(self, pages: list[PageCame], now: float) -> None:
+        if not pages:
+            return
+        try:
             self._awaited.pages_came(pages, now)
+        except Exception:
+            logger.exception("kv transfer: pages were dropped")
+            self._awaited.pulls.fault({each.ticket for each in pages})
 
     def _take_event(self, event: ChannelEvent, now: float) -> None:
         match event:
@@ -165,6 +193,8 @@ class KVTransfer:
                 self.kept.link_lost(event.link)
             case Welcomed():
                 self._awaited.welcomed(event.place, now)
+            case PagesWritten():
+                self._awaited.pages_written(event, now)
             case PagesEnded():
                 self._awaited.pages_ended(event.ticket)
             case TicketGone():

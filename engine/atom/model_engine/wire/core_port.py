@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from atom.config import Config
-from atom.model_engine.request import Request
+from atom.model_engine.request import AnswerMove, Request
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
@@ -78,6 +78,14 @@ class AnswerWentOn:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerMoved:
+    """Report that another server continues the answer to a request."""
+
+    request_id: int
+    move: AnswerMove
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFailed:
     """A request has ended with an error instead of its FinishedRow."""
 
@@ -97,6 +105,7 @@ CoreEvent = (
     | CoreReached
     | WeightsAre
     | AnswerWentOn
+    | AnswerMoved
     | RequestFailed
     | CoreLost
     | CoreFailed

@@ -25,7 +25,9 @@ from atom.errors import RequestError
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.transfer_legs import TicketNote, TransferOutcome
 from atom.model_engine.wire.core_stats import StatsBody
+from atom.model_engine.wire.host_tier_report import HostTierReport
 from atom.model_engine.wire.logprob_rows import LogprobsBody
+from atom.model_engine.wire.outlook_body import OutlookBody
 from atom.model_engine.wire.pooled_rows import PooledBody
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 
@@ -179,22 +181,6 @@ class MemoryReport(RunReport, frozen=True):
     concurrency: list[ConcurrencyRow]
 
 
-class HostTierReport(msgspec.Struct, frozen=True):
-    """Report the host's tier of a core's KV cache. num_pages, num_states: its rows for blocks and
-    for checkpoints of states; page_bytes, state_bytes: of one of them on one rank; size_bytes: of
-    all ranks; tokens: of sequences of max_model_len that fill the pages; queue_pages, queue_states:
-    most of each that are being written at once."""
-
-    num_pages: int
-    num_states: int
-    page_bytes: int
-    state_bytes: int
-    size_bytes: int
-    tokens: int
-    queue_pages: int
-    queue_states: int
-
-
 class EngineReport(MemoryReport, frozen=True):
     """Report the results of start-up; the body of READY. Sizes in bytes and tokens, per rank.
 
@@ -203,7 +189,9 @@ class EngineReport(MemoryReport, frozen=True):
     queries see. timed_steps: by rows, if rows may carry drafts and graphs run them.
     state_bytes: of all slots and checkpoints, in layers that keep states; num_checkpoints: of
     states, one every checkpoint_tokens. asked_num_seqs: as configured, if states leave room for
-    fewer. host_tier: of the KV cache, if there is one.
+    fewer. host_tier: of the KV cache, if there is one. kv_layout: the digest of the cache layout of
+    an engine that exchanges KV pages, else empty. conversion: of the checkpoint's matrices to a
+    format that kernels multiply, in words, empty without one.
     """
 
     ranks: list[RankReport] = []
@@ -215,6 +203,8 @@ class EngineReport(MemoryReport, frozen=True):
     checkpoint_tokens: int = 0
     asked_num_seqs: int = 0
     host_tier: HostTierReport | None = None
+    kv_layout: str = ""
+    conversion: str = ""
 
     @property
     def on_cpu(self) -> bool:
@@ -246,16 +236,17 @@ def refused_row(request_id: int, why: str, param: str | None = None) -> Finished
     return FinishedRow(request_id, FinishReason.ERROR.value, why, num_cached_tokens=0, param=param)
 
 
-class RankStats(msgspec.Struct, frozen=True):
+class RankStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """Hold one rank's statistics; alone also its heartbeat (heartbeat.py).
 
     number: counts up with every message of the rank, to any client; the totals of a higher number
-    include those of every lower one.
+    include those of every lower one. outlook: None of a rank that keeps none.
     """
 
     rank: int
     number: int
     stats: StatsBody
+    outlook: OutlookBody | None = None
 
 
 class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):

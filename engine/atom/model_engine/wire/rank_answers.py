@@ -8,6 +8,7 @@ the board to AsyncLLMEngine, for /metrics and /server_info.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 
@@ -105,11 +106,15 @@ def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
     }
     accepted_at = columns.pop("accepted_at_totals")
     running, waiting = columns.pop("running_loras"), columns.pop("waiting_loras")
+    errors: Counter[str] = Counter()
+    for column in columns.pop("offload_disk_errors_total"):
+        errors.update(dict(column))
     return StatsBody(
         **{name: sum(column) for name, column in columns.items()},
         running_loras=tuple(dict.fromkeys(chain.from_iterable(running))),
         waiting_loras=tuple(dict.fromkeys(chain.from_iterable(waiting))),
         accepted_at_totals=tuple(map(sum, zip_longest(*accepted_at, fillvalue=0))),
+        offload_disk_errors_total=tuple(sorted(errors.items())),
     )
 
 

@@ -57,12 +57,6 @@ class RequestBounds:
             )
         self.check_params(request.params)
         check_images(request.images, len(prompt), self._model)
-        if request.images and request.kv_transfer is not None:
-            raise RequestError(
-                "prompts with images are not divided between engines yet; send the request without "
-                "kv_transfer_params",
-                param="images",
-            )
         check_size([prompt], request.params)
 
     def check_params(self, params: SamplingParams) -> None:
@@ -176,6 +170,11 @@ _BOUNDS = (
         "arrive_time",
         "a finite number of seconds",
         lambda request: math.isfinite(request.arrive_time),
+    ),
+    _Bound(
+        "deadline_seconds",
+        "a finite number of seconds",
+        lambda request: math.isfinite(request.deadline_seconds or 0.0),
     ),
     _Bound(
         "cache_salt",

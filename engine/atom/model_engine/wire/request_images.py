@@ -46,16 +46,14 @@ def check_images(images: Sequence[RequestImage], num_tokens: int, model: ModelCo
                 f"image {index} is at tokens {image.offset} to {image.end - 1} of a prompt of "
                 f"{num_tokens}, or in the place of another image"
             )
-        _check_image(index, image, vision, model.max_model_len)
+        _check_image(index, image, vision, model)
         end = image.end
 
 
-def _check_image(index: int, image: RequestImage, vision: VisionFacts, max_model_len: int) -> None:
-    time, height, width = image.grid
-    merge, most = vision.patches.merge, vision.largest_tokens(max_model_len)
-    tokens = height * width // merge**2
-    if time != 1 or min(height, width) < 1 or height % merge or width % merge:
-        raise _refused(f"image {index} has the grid {image.grid}; it must be of merged squares")
+def _check_image(index: int, image: RequestImage, vision: VisionFacts, model: ModelConfig) -> None:
+    if not vision.takes(image.grid):
+        raise _refused(f"image {index} has the grid {image.grid}; the encoder reads no such images")
+    tokens, most = vision.image_tokens(image.grid), vision.largest_tokens(model.max_model_len)
     if tokens > most:
         raise _refused(f"image {index} has {tokens} tokens; the largest image has {most}")
     marks = image.filled
@@ -67,6 +65,12 @@ def _check_image(index: int, image: RequestImage, vision: VisionFacts, max_model
         raise _refused(
             f"image {index} has {tokens} tokens by its grid and fills {image.num_tokens} of the "
             "prompt's, which must begin and end its span"
+        )
+    run = max(map(len, marks.split(b"\0")))
+    if vision.sees_ahead and run > model.max_image_run:
+        raise _refused(
+            f"image {index} has {run} tokens that a step computes together, and a step of this "
+            f"server has at most {model.max_image_run} (--max-num-batched-tokens)"
         )
     shape = vision.pixel_shape(image.grid)
     if image.shape != shape or len(image.pixels) != 4 * math.prod(shape):

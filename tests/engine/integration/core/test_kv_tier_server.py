@@ -86,9 +86,7 @@ async def ask_all(rig: HttpRig, expected: list[list[int]]) -> list[int]:
 
 
 async def metric(rig: HttpRig, name: str) -> float:
-    lines = (await rig.client.get("/metrics")).text.splitlines()
-    values = [line.rpartition(" ")[2] for line in lines if line.startswith(f"atom:{name}" + "{")]
-    return sum(map(float, values))
+    return (await rig.metrics()).get(name, 0.0)
 
 
 async def test_prompts_return_from_the_tier(

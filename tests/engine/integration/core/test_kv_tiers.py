@@ -176,17 +176,25 @@ OF_DENSE: dict[str, Way] = {
     "adapters-drafts": Way(adapters=True, drafts=2, write="through"),
     "fp8-protected": Way(fp8=True, policy="protected", depth=1, gib=0.001),
 }
-CASES = [
-    *(pytest.param("dense", way, id=f"dense-{way}") for way in OF_DENSE),
-    *(
-        pytest.param(kind, way, id=f"{kind}-{way}")
-        for kind in KINDS if kind != "dense" for way in WAYS
-    ),
-]  # fmt: skip
+# Kinds and ways of `make test`; the others are in test_kv_disk, whose pages come from a tier too.
+_IN_TIERS = (
+    "chunks-deferred", "dense-adapters-drafts", "dense-fp8-protected", "latent-indexer-scarce",
+    "latent-through", "window-alone-deferred", "window-beside-dense-plain",
+)  # fmt: skip
 
 
-@pytest.mark.pairs
-@pytest.mark.parametrize(("kind", "name"), CASES)
+def cases(*daily: str) -> list[Any]:
+    """Every kind in every way: those that are named, every second other one in `make test-all`, and
+    the rest in `make test-long`."""
+    found = {f"{kind}-{way}": (kind, way) for kind in KINDS for way in WAYS}
+    found |= {f"dense-{way}": ("dense", way) for way in OF_DENSE}
+    assert set(daily) <= set(found)
+    others = [name for name in found if name not in daily]
+    marks = {name: (pytest.mark.whole, pytest.mark.slow)[at % 2] for at, name in enumerate(others)}
+    return [pytest.param(*found[name], id=name, marks=marks.get(name, ())) for name in found]
+
+
+@pytest.mark.parametrize(("kind", "name"), cases(*_IN_TIERS))
 def test_answers_are_those_without_tiers(
     kind: str, name: str, folders: Any, adapters: list[Path]
 ) -> None:
@@ -208,6 +216,7 @@ def test_answers_are_those_without_tiers(
     assert stats.cached_tokens_total > small.scheduler.stats().cached_tokens_total
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["mtp", "eagle3"])
 def test_layers_that_draft_have_pages_too(method: str, folders: Any, tmp_path: Path) -> None:
     kind = "deepseek3" if method == "mtp" else "qwen3"
@@ -234,7 +243,8 @@ def test_layers_that_draft_have_pages_too(method: str, folders: Any, tmp_path: P
     assert stats.draft_tokens_total > 0
 
 
-@pytest.mark.parametrize("agents", [6, pytest.param(20, marks=pytest.mark.whole)])
+@pytest.mark.whole  # that a tier spares computing is asserted of every kind above
+@pytest.mark.parametrize("agents", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_device_that_is_too_small_computes_a_tenth_with_a_tier(agents: int, folders: Any) -> None:
     """Agents that take forty turns each, with prompts that grow: their conversations together are
     larger than the device's cache."""

@@ -3,9 +3,7 @@ loss of those that compute prompts."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tests.support.server.server_process import PEERS, ServerProcess, server_process
+from tests.support.server.role_servers import divided_servers
+from tests.support.server.server_process import ServerProcess
 from tests.support.waiting import wait_until
 
-_FLAGS = ("--max-model-len", "1024", "--num-kv-blocks", "256", "--max-num-seqs", "8")
 _LONG = "This prompt is long enough to be computed by another worker than its answer. " * 4
 
 
@@ -46,25 +44,8 @@ class Divided:
 @pytest.fixture
 def divided(tmp_path: Path) -> Iterator[Divided]:
     model = make_tiny_checkpoint(tmp_path / "model", max_position_embeddings=1024)
-    with contextlib.ExitStack() as stack:
-
-        def serve(name: str, *flags: str) -> ServerProcess:
-            log = tmp_path / f"{name}.log"
-            return stack.enter_context(
-                server_process(model, log, *_FLAGS, *flags, environment=PEERS)
-            )
-
-        def worker(role: str) -> ServerProcess:
-            extra = {"side_channel_port": 0, "kv_recompute_threshold": 16}
-            config = {"kv_role": role, "kv_connector_extra_config": extra}
-            return serve(role, "--kv-transfer-config", json.dumps(config))
-
-        producer, consumer = worker("kv_producer"), worker("kv_consumer")
-        urls = ("--worker-urls", producer.url, consumer.url)
-        front = serve("front", *urls, "--prefill-least-tokens", "128")
-        for each in (producer, consumer, front):
-            each.wait_ready()
-        found = Divided(front, producer, consumer)
+    with divided_servers(model, tmp_path) as servers:
+        found = Divided(*servers)
         looks = itertools.count()  # a prompt that was sent before is not divided
         wait_until(
             lambda: found.ask(f"look {next(looks)} {_LONG}") != "" and found.transfers() > 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import httpx
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
+from tests.support.server.role_servers import role_servers
+from tests.support.server.server_process import SERVED_NAME, ServerProcess
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 HEADER = "x-atom-kv-transfer"
@@ -39,25 +39,8 @@ class Pair:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     model = make_tiny_checkpoint(folder / "model", max_position_embeddings=1024)
-    flags = ("--max-model-len", "1024", "--num-kv-blocks", "256", "--max-num-seqs", "8")
-    with contextlib.ExitStack() as stack:
-        servers = []
-        for role in ("kv_producer", "kv_consumer"):
-            extra = {"side_channel_port": 0, "kv_recompute_threshold": 16}
-            config = {
-                "kv_connector": "NixlConnector", "kv_role": role, "engine_id": f"engine-{role}",
-                "kv_connector_extra_config": extra,
-            }  # fmt: skip
-            servers.append(
-                stack.enter_context(
-                    server_process(
-                        model,
-                        folder / f"{role}.log",
-                        *(*flags, "--kv-transfer-config", json.dumps(config)),
-                    )
-                )
-            )
-        yield Pair(*(server.wait_ready() for server in servers))
+    with role_servers(model, folder, kv_connector="AtomConnector") as servers:
+        yield Pair(*servers)
 
 
 def post(server: ServerProcess, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 
 from atom.errors import EngineDeadError, RequestError
@@ -38,7 +39,9 @@ class Handover:
         self._requests = requests
         self._delivery = delivery
         self._weights_version = weights_version
-        self._relays = Relays(replicas, self._deliver, self._fail, requests.note_went_on)
+        self._relays = Relays(
+            replicas, self._deliver, self._fail, requests.note_went_on, requests.note_moved
+        )
         self._lost: asyncio.Task[None] | None = None  # held, or it could be collected
 
     @property
@@ -87,7 +90,9 @@ class Handover:
     async def _begin(self, requests: Sequence[Request]) -> list[tuple[Request, RequestError]]:
         """Begin to relay requests in parallel; return the ones that no replica takes, and why."""
         handed = list(map(self._handed, requests))
-        results = await asyncio.gather(*map(self._relays.begin, handed), return_exceptions=True)
+        own = socket.gethostname()  # a pod's name
+        begun = [self._relays.begin(each, own) for each in handed]
+        results = await asyncio.gather(*begun, return_exceptions=True)
         refused = []
         for request, result in zip(requests, results, strict=True):
             if isinstance(result, RequestError):

@@ -19,7 +19,7 @@ import msgspec
 from atom.errors import RequestError
 from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.handover.handed_request import HandedRequest, step_of
-from atom.model_engine.request import RequestOutput
+from atom.model_engine.request import AnswerMove, RequestOutput
 from atom.model_engine.wire.engine_protocol import StreamBody, aborted_row
 
 logger = logging.getLogger(__name__)
@@ -32,10 +32,11 @@ class ReplicaLostError(Exception):
 @dataclass(frozen=True, slots=True)
 class TakenRequest:
     """Hold the stream of a request that a replica took. weights_version: of the weights that
-    compute it."""
+    compute it; server: the replica's name."""
 
     outputs: AsyncIterator[RequestOutput]
     weights_version: str
+    server: str = ""
 
 
 class Replicas(Protocol):
@@ -58,13 +59,16 @@ class Relays:
         deliver: Callable[[StreamBody], None],
         fail: Callable[[int, Exception], None],
         went_on: Callable[[], None],
+        moved: Callable[[int, AnswerMove], None],
     ) -> None:
         """deliver: takes a relayed step, as from a core. fail: ends a request with an error.
-        went_on: called for each answer that continues after a lost replica."""
+        went_on: called for each answer that continues after a lost replica; moved: with each
+        request whose answer another server continues."""
         self._replicas = replicas
         self._deliver = deliver
         self._fail = fail
         self._went_on = went_on
+        self._moved = moved
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -73,11 +77,12 @@ class Relays:
     def has(self, number: int) -> bool:
         return number in self._tasks
 
-    def begin(self, handed: HandedRequest) -> asyncio.Future[None]:
-        """Start a relay. The returned future is done once a replica continues the request, or its
-        client has left. It has a `RequestError` if no replica does; then no relay is left."""
+    def begin(self, handed: HandedRequest, server: str = "") -> asyncio.Future[None]:
+        """Start a relay. server: that computed the answer so far, if any did. The returned future
+        is done once a replica continues the request, or its client has left. It has a
+        `RequestError` if no replica does; then no relay is left."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._relay(handed, taken))
+        task = asyncio.create_task(self._relay(handed, taken, server))
         self._tasks[handed.request.id] = task
         # Of a task that is cancelled before its first turn nothing else runs.
         task.add_done_callback(lambda _: None if taken.done() else taken.set_result(None))
@@ -104,10 +109,19 @@ class Relays:
             task.cancel()
         self._tasks.clear()
 
-    async def _relay(self, handed: HandedRequest, taken: asyncio.Future[None]) -> None:
+    async def _relay(self, handed: HandedRequest, taken: asyncio.Future[None], server: str) -> None:
         number, so_far = handed.request.id, AnswerSoFar(handed.request)
+
+        def note_taken(by: str) -> None:
+            nonlocal server
+            if not taken.done():
+                taken.set_result(None)
+            if server and by:
+                self._moved(number, AnswerMove(server, by, len(so_far.tokens)))
+            server = by
+
         try:
-            while (version := await self._follow(handed, so_far, taken)) is not None:
+            while (version := await self._follow(handed, so_far, note_taken)) is not None:
                 if not so_far.survives():
                     raise RequestError(
                         "two engines ended while they computed this answer", status=503
@@ -124,15 +138,14 @@ class Relays:
             self._tasks.pop(number, None)
 
     async def _follow(
-        self, handed: HandedRequest, so_far: AnswerSoFar, taken: asyncio.Future[None]
+        self, handed: HandedRequest, so_far: AnswerSoFar, note_taken: Callable[[str], None]
     ) -> str | None:
-        """Deliver and record one replica's outputs. Return None at the answer's end, else the
-        version of the weights that the rest needs."""
+        """Deliver and record one replica's outputs. note_taken: called with its name. Return None
+        at the answer's end, else the version of the weights that the rest needs."""
         version = handed.weights_version
         try:
             async with self._replicas.ask(handed) as told:
-                if not taken.done():
-                    taken.set_result(None)
+                note_taken(told.server)
                 async for output in told.outputs:
                     version = version or told.weights_version  # of the first with an output
                     so_far.add(output.output_tokens)

@@ -23,6 +23,7 @@ from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedR
 from atom.model_engine.front.handover.relays import Relays, Replicas
 from atom.model_engine.request import Request
 from atom.model_engine.wire.core_port import (
+    AnswerMoved,
     AnswerWentOn,
     CoreEvent,
     CoreReached,
@@ -67,7 +68,13 @@ class WorkerCore:
     def __init__(self, workers: Workers, on_event: Callable[[CoreEvent], None]) -> None:
         self._workers = workers
         self._on_event = on_event
-        self._relays = Relays(workers, on_event, self._fail, lambda: on_event(AnswerWentOn()))
+        self._relays = Relays(
+            workers,
+            on_event,
+            self._fail,
+            lambda: on_event(AnswerWentOn()),
+            lambda number, move: on_event(AnswerMoved(number, move)),
+        )
         self._sender = uuid.uuid4().hex
         self._version = ANY_WEIGHTS
         self._began = False

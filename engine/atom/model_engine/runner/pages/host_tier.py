@@ -21,28 +21,26 @@ from atom.collectives.group import Group
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.page_moves import Move, MoveTotals
+from atom.model_engine.runner.pages.canonical_pages import (
+    CachedLayers,
+    Share,
+    describe_pages,
+    pages_by_kind,
+)
+from atom.model_engine.runner.pages.device_copies import DeviceCopies, Staging
+from atom.model_engine.runner.pages.file_rows import FileRows
 from atom.model_engine.runner.pages.host_memory import HostMemory
 from atom.model_engine.runner.pages.kv_pages import page_tables
-from atom.model_engine.runner.pages.page_copies import (
-    Copies,
-    DeviceCopies,
-    PageCopies,
-    Staging,
-)
-from atom.model_engine.wire.engine_protocol import HostTierReport
-from atom.model_ops.attention import CachedLayer
+from atom.model_engine.runner.pages.page_copies import Copies, PageCopies
+from atom.model_engine.runner.pages.page_sums import DeviceSums, HostSums, PageSums
+from atom.model_engine.wire.host_tier_report import HostTierReport
 from atom.model_ops.backends.page_ops import page_ops
-from atom.sizing.cache_groups import CacheGroup
-from atom.sizing.host_tier import GIB, HostTier, caches_prefixes, host_tier
+from atom.model_ops.page_table import PageTable
+from atom.sizing.host_tier import GIB, HostTier, host_tier
 from atom.sizing.kv_layout import KvLayout
 from atom.utils.device import Device
 from atom.utils.unnamed_memory import unnamed_memory
 
-# Pages on their way to the host: enough that copies keep the bus busy, and at least 64 however
-# large a page is. On a GPU each has a place in a staging buffer.
-_QUEUE_BYTES = 256 << 20
-_LEAST_QUEUE_PAGES = 64
-_LEAST_QUEUE_STATES = 2
 _POLL_SECONDS = 0.0002  # until another rank has made its moves, too
 
 
@@ -51,14 +49,23 @@ class RankTier:
     were not made in their call are complete; of the core's own rank."""
 
     def __init__(
-        self, shape: HostTier, device: Device, group: Group, descriptor: int | None = None
+        self,
+        shape: HostTier,
+        device: Device,
+        group: Group,
+        descriptor: int | None = None,
+        files: HostTier | None = None,
     ) -> None:
-        """descriptor: of the memory that the ranks share; None for memory of its own."""
+        """descriptor: of the memory that the ranks share; None for memory of its own; files: the
+        shape of a tier on a disk behind it, for the report."""
         if descriptor is None:
             descriptor = unnamed_memory("atom-kv-pages")
         self._shape, self._device, self._group = shape, device, group
+        self._files = files
         self._memory = HostMemory(descriptor, shape, group.rank)
+        self.rows = FileRows(self._memory)
         self._copies: Copies | None = None
+        self.tensors: list[str] = []  # a description of each kind of pages
         self._watch: _Watch | None = None
         if group.rank == 0 and (device.is_gpu or group.size > 1):
             self._watch = _Watch(self._memory)
@@ -72,38 +79,42 @@ class RankTier:
         """Return the device memory of the buffers between the cache and the host."""
         if not self._device.is_gpu:
             return 0
-        queue_pages, states = queue_sizes(self._shape)
+        queue_pages, states = self._shape.queue_sizes
         shape = self._shape
         return 2 * (queue_pages * shape.page_bytes + states * shape.state_bytes)
 
     def report(self) -> HostTierReport:
         """Report the tier to the core and to people."""
-        shape = self._shape
-        pages, states = queue_sizes(shape)
-        return HostTierReport(
-            num_pages=shape.num_pages,
-            num_states=shape.num_states,
-            page_bytes=shape.page_bytes,
-            state_bytes=shape.state_bytes,
-            size_bytes=shape.size_bytes,
-            tokens=shape.tokens,
-            queue_pages=pages,
-            queue_states=states,
-        )
+        return HostTierReport.of(self._shape, self._files)
 
     # ---- the cache -----------------------------------------------------------------------------
 
-    def bind(
-        self, layers: Sequence[CachedLayer], groups: Sequence[CacheGroup], num_checkpoints: int
-    ) -> None:
+    def bind(self, cached: CachedLayers, num_checkpoints: int) -> None:
         """Copy from and to the cache that the layers hold from now on."""
-        tables = page_tables(layers, groups, num_checkpoints)
+        tables = page_tables(cached.layers, cached.groups, num_checkpoints)
+        ranks = range(self._shape.ranks)
+        pages = [pages_by_kind(cached, tables, Share(rank, len(ranks))) for rank in ranks]
+        self.tensors = describe_pages(cached, pages[0])
+        self.rows.bind(pages, self._sums(tables, len(cached.groups)))
+        self.bind_tables(tables)
+
+    def bind_tables(self, tables: Sequence[PageTable]) -> None:
+        """Copy from and to the blocks of these tables, one of each kind of pages."""
         ops, clock = page_ops(self._device.torch_device), time.perf_counter
         if not self._device.is_gpu:
             self._copies = PageCopies(tables, self._memory, ops, clock)
             return
-        staging = Staging(*queue_sizes(self._shape))
+        staging = Staging(*self._shape.queue_sizes)
         self._copies = DeviceCopies(tables, self._memory, ops, clock, staging)
+
+    def _sums(self, tables: Sequence[PageTable], num_groups: int) -> PageSums:
+        """Return the checksums that ranks note of their rows."""
+        if not self._device.is_gpu:
+            return HostSums()
+        rows = self._shape.page_bytes, self._shape.state_bytes
+        return DeviceSums(
+            [table.word_of_rows(rows[kind >= num_groups]) for kind, table in enumerate(tables)]
+        )
 
     def unbind(self) -> None:
         """Make the moves that were called, and let go of the cache."""
@@ -179,20 +190,6 @@ class _Watch:
                 self._seen.notify_all()
 
 
-def queue_sizes(shape: HostTier) -> tuple[int, int]:
-    """Return the most pages of blocks, and of checkpoints, that are written at once."""
-    pages = max(_LEAST_QUEUE_PAGES, _QUEUE_BYTES // shape.page_bytes)
-    states = 0
-    if shape.num_states:
-        states = max(_LEAST_QUEUE_STATES, _QUEUE_BYTES // shape.state_bytes)
-    return min(pages, _half(shape.num_pages)), min(states, _half(shape.num_states))
-
-
-def _half(count: int) -> int:
-    """Return half of the rows: those that are being written evict no more than that."""
-    return -(-count // 2)
-
-
 def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> HostTier | None:
     """Return the tier of a copy of the model; None without one. Raises `ConfigError` with the sizes
     that work."""
@@ -201,11 +198,6 @@ def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> 
         return None
     flag = f"--kv-offloading-size {config.tier.offloading_size:g}"
     block_size, longest = config.cache.block_size, config.model.max_model_len
-    if not caches_prefixes(layout, block_size):
-        raise ConfigError(
-            f"{flag}: {config.model.served_name} has layers that keep states beside layers that "
-            "see a window, and no prefix of it is cached; leave it out"
-        )
     shape = host_tier(size_bytes, layout, block_size, longest, ranks)
     copies = config.parallel.data_parallel_size
     if not shape.num_pages:
@@ -224,3 +216,23 @@ def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> 
             f"{int(free * 0.9 / GIB * 10) / 10:g}"
         )
     return shape
+
+
+def open_tier(
+    config: Config, layout: KvLayout, device: Device, group: Group, descriptor: int | None
+) -> RankTier | None:
+    """Open a rank's end of the tier; None without one. descriptor: as `RankTier` takes it. Raises
+    `ConfigError` with the sizes that work."""
+    shape = tier_shape(config, layout, device, group.size)
+    if shape is None:
+        return None
+    return RankTier(shape, device, group, descriptor, files_shape(config, layout, group.size))
+
+
+def files_shape(config: Config, layout: KvLayout, ranks: int) -> HostTier | None:
+    """Return the shape of the tier in files, of --kv-disk-size; None without one."""
+    if config.tier.disk_size is None:
+        return None
+    size_bytes = int(config.tier.disk_size * GIB)
+    block_size, longest = config.cache.block_size, config.model.max_model_len
+    return host_tier(size_bytes, layout, block_size, longest, ranks)

@@ -53,7 +53,17 @@ def test_names_of_other_servers() -> None:
         (document("LMCacheConnectorV1"), "'LMCacheConnectorV1'.*not served.*--kv-offloading-size"),
         (document(), "give cpu_bytes_to_use, or --kv-offloading-size"),
         (document(**extra(), kv_role="kv_producer"), "kv_role 'kv_producer'"),
-        (document(**extra(secondary_tiers=[{"type": "fs"}])), "no tier below the host's memory"),
+        (document(**extra(secondary_tiers=[{"type": "fs"}])), "the type fs, with root_dir"),
+        (document(**extra(secondary_tiers=[{"type": "obj", "root_dir": "/x"}])), "got obj"),
+        (document(**extra(secondary_tiers=[{"type": "fs", "root_dir": "/x"}] * 2)), "got fs, fs"),
+        (document(**extra(secondary_tiers=[{"kind": "fs"}])), "kind"),
+        (
+            [
+                *document(**extra(secondary_tiers=[{"type": "fs", "root_dir": "/x"}])),
+                *("--kv-disk-dir", "/y"),
+            ],
+            "both name a folder",
+        ),
         (document(**extra(eviction_policy="fifo")), "use lru or arc"),
         (document(**extra(n_threads=4)), "n_threads"),
         ([*document(**extra()), "--kv-offloading-size", "1"], "give one of them"),

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from atom.errors import ConfigError
-from atom.kv_transfer_config.beside import BesideTransfer, transfer_problems
+from atom.kv_transfer_config import document
 from atom.kv_transfer_config.document import kv_transfer_config
 from atom.kv_transfer_config.values import KVRole, KVTransferConfig, LoadFailurePolicy
+from atom.sizing.options.beside_transfer import BesideTransfer, transfer_problems
 
 
 def read(document: Any, **environment: str) -> KVTransferConfig:
@@ -44,7 +45,7 @@ def test_every_value_reaches_the_configuration() -> None:
     assert config == KVTransferConfig(
         role=KVRole.PRODUCER, engine_id="one", host="10.1.2.3", port=7000, lease_seconds=12.0,
         recompute_threshold=9, load_failure_policy=LoadFailurePolicy.FAIL,
-        allowed_networks=("10.0.0.0/8",),
+        allowed_networks=("10.0.0.0/8",), transports=("tcp",),
     )  # fmt: skip
 
 
@@ -58,11 +59,28 @@ def test_the_defaults_are_those_of_the_guide() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["AtomConnector", "NixlConnector", "NixlPullConnector", "MooncakeConnector",
-     "MoRIIOConnector", "nixl", "mooncake", "moriio"],
-)  # fmt: skip
+    ["AtomConnector", "MooncakeConnector", "MoRIIOConnector", "mooncake", "moriio"],
+)
 def test_connectors_of_other_servers_mean_our_own(name: str) -> None:
     assert read({"kv_connector": name, "engine_id": "e"}) == read({"engine_id": "e"})
+
+
+@pytest.mark.parametrize("name", ["NixlConnector", "NixlPullConnector", "nixl"])
+def test_nixls_connectors_add_its_transport(name: str) -> None:
+    own = read({"engine_id": "e"})
+    with_nixl = dataclasses.replace(own, transports=("shm", "nixl", "tcp"))
+    assert read({"kv_connector": name, "engine_id": "e"}) == with_nixl
+    extra = {"transport": "tcp"}
+    assert read({"kv_connector": name, _EXTRA: extra}).transports == ("tcp",)
+
+
+def test_nixl_alone_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "nixl_package", lambda: "nixl_cu12")
+    assert read({_EXTRA: {"transport": "nixl"}}).transports == ("nixl",)
+    monkeypatch.setattr(document, "nixl_package", lambda: None)
+    with pytest.raises(ConfigError, match=r"not installed; run: pip install atom-platform\[nixl\]"):
+        read({_EXTRA: {"transport": "nixl"}})
+    assert "nixl" in read({"kv_connector": "NixlConnector"}).transports, "the engine says it"
 
 
 @pytest.mark.parametrize(
@@ -118,8 +136,8 @@ def test_what_is_not_served_is_refused_by_name(document: Any, words: str) -> Non
 
 
 _FITTING = BesideTransfer(
-    prefix_caching=True, keeps_states=False, pools=False, tensor_parallel=1, nodes=1,
-    shares_experts=False, by_layers=False, may_sleep=False,
+    prefix_caching=True, pools=False, tensor_parallel=1, nodes=1, shares_experts=False,
+    by_layers=False, may_sleep=False,
 )  # fmt: skip
 
 
@@ -127,9 +145,7 @@ _FITTING = BesideTransfer(
     ("changed", "words"),
     [
         ({"prefix_caching": False}, "prefix cache"),
-        ({"keeps_states": True}, "states"),
         ({"pools": True}, "pooling"),
-        ({"tensor_parallel": 2}, "--tensor-parallel-size 1"),
         ({"nodes": 2}, "nodes"),
         ({"shares_experts": True}, "experts"),
         ({"by_layers": True}, "--method ngram"),

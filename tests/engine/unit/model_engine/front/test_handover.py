@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,17 @@ from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
 from atom.model_engine.front.handover.relays import ReplicaLostError, TakenRequest
 from atom.model_engine.front.handover.worker_core import WorkerCore, WorkerFacts
-from atom.model_engine.request import LoRARequest, Request, RequestOutput
+from atom.model_engine.front.request_stream import RequestGroup
+from atom.model_engine.request import AnswerMove, LoRARequest, Request, RequestOutput
+from atom.model_engine.wire.outlook_body import Limit, OutlookBody, Predicted, StepTotals
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs.thinking_budget import ThinkingBudget
-from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
+from tests.support.engine_core.front_half import (
+    EchoCore,
+    build_test_config,
+    rank_stats,
+    write_model_folder,
+)
 from tests.support.waiting import HANG_SECONDS
 
 TOKENS = 12
@@ -46,6 +54,7 @@ class Replica:
     losses: list[int] = field(default_factory=list)
     refuses: bool = False
     asked: int = 0
+    name: str = "other"
 
     async def are_there(self) -> bool:
         return True
@@ -60,7 +69,7 @@ class Replica:
         group, version = await self.engine.continue_request(told)
         frames = TokenFrames(group)
         try:
-            yield TakenRequest(self._outputs(frames), version)
+            yield TakenRequest(self._outputs(frames), version, f"{self.name}-{self.asked}")
         finally:
             frames.close()
 
@@ -241,6 +250,48 @@ async def test_a_client_that_leaves_before_a_worker_was_asked_leaves_nothing_beh
         assert worker.asked == other.open_requests == engine.open_requests == 0
 
 
+def told_late(engine: AsyncLLMEngine) -> None:
+    """Let the core of an engine predict a first token in 7 s."""
+    late = Predicted(7.0, 0.01, 0.5, 0, Limit.COMPUTE, step=0.01, row=0.0, token=1e-5)
+    outlook = OutlookBody(StepTotals(steps=9, seconds=0.5), late)
+    echo(engine).on_event(msgspec.structs.replace(rank_stats(0, 1), outlook=outlook))
+
+
+async def outputs_of(group: RequestGroup) -> list[RequestOutput]:
+    """Read a group to its end, without waiting for its clock."""
+    came: list[RequestOutput] = []
+    for _ in range(MOST_TURNS):
+        came += [output for _, output in group.take()]
+        if group.drained:
+            return came
+        await asyncio.sleep(0)  # the next turn of the loop
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "asked_seconds", "is_late"),
+    [(None, 0.5, True), (None, 8.0, False), (None, None, False), (500, None, True),
+     (500, 8.0, False)],
+)  # fmt: skip
+async def test_a_worker_judges_the_deadline_of_a_request(
+    config: Config, own_ms: int | None, asked_seconds: float | None, is_late: bool
+) -> None:
+    """The server in front of it computes nothing and predicts nothing."""
+    scheduler = replace(config.scheduler, deadline_ms=own_ms)
+    async with held_engine(replace(config, scheduler=scheduler)) as other, steps_of(other):
+        told_late(other)
+        await until(lambda: bool(other.stats_by_rank))
+        async with engine_of(config, Worker(other)) as engine:
+            params = SamplingParams(max_tokens=TOKENS)
+            group = await engine.add_requests(["ab"], params, deadline_seconds=asked_seconds)
+            if is_late:
+                with pytest.raises(RequestError, match="after the deadline") as error:
+                    await outputs_of(group)
+                assert (error.value.status, error.value.code) == (429, "deadline_exceeded")
+            else:
+                assert (await outputs_of(group))[-1].finished
+
+
 async def test_what_only_an_engine_can_do_is_refused_and_names_of_adapters_are_not(
     config: Config,
 ) -> None:
@@ -285,6 +336,7 @@ async def test_an_answer_that_was_begun_keeps_to_the_weights_of_its_beginning(
         ({"client_id": "key-admin\n"}, "printable"),
         ({"cache_salt": "x" * 257}, "cache_salt must be at most"),
         ({"arrive_time": float("nan")}, "arrive_time must be a finite"),
+        ({"deadline_seconds": float("nan")}, "deadline_seconds must be a finite"),
         ({"params": SamplingParams(max_tokens=2**31, min_tokens=2**31)}, "max_tokens is"),
         ({"params": SamplingParams(top_k=2**63)}, "top_k is"),
         ({"params": SamplingParams(n=2)}, "n is 2"),
@@ -361,3 +413,21 @@ async def test_an_adapter_whose_files_are_gone_goes_on_nowhere(
         handed = HandedRequest(begun, "name", f"{engine.pauses.weights_version}+unread")
         with pytest.raises(RequestError, match="begun with weights"):
             await engine.continue_request(handed)
+
+
+async def test_a_reader_learns_which_servers_its_answer_moved_between(config: Config) -> None:
+    other = held_engine(config)
+    replica = Replica(other, losses=[3])
+    engine = held_engine(config, replica)
+    async with engine, other, steps_of(other):
+        group = await engine.add_requests(["abc"], SamplingParams(max_tokens=TOKENS))
+        echo(engine).step()
+        await until(lambda: bool(group._unread))
+        await engine.hand_over()
+        async for _ in group:
+            pass
+    own = socket.gethostname()
+    assert group.moves == [
+        AnswerMove(own, "other-1", 1),
+        AnswerMove("other-1", "other-2", 1 + 3),
+    ]

@@ -38,7 +38,9 @@ class Reader:
         return {medium: set(index.contents) for medium, index in self.by_medium.items()}
 
 
-@pytest.mark.parametrize("name", ["at-once", "few-pages", "windows", "spoiled", "resets", "all"])
+@pytest.mark.parametrize(
+    "name", ["at-once", "few-pages", "windows", "spoiled", "resets", "all", "files", "files-all"]
+)
 def test_events_tell_what_each_medium_holds(name: str) -> None:
     setting = SETTINGS[name]
     engine = Engine(setting, 5, tier=True)
@@ -55,9 +57,12 @@ def test_events_tell_what_each_medium_holds(name: str) -> None:
         held = {
             Medium.GPU: set(blocks.pool._by_hash),
             Medium.CPU: {page.hash for page in tiers._pages},
+            Medium.STORAGE: set() if tiers._files is None else set(tiers._files._told.values()),
         }
+        if tiers._files is not None:
+            assert set(tiers._files._told) <= {*engine.files.table, *engine.files._gone}
         assert live.hashes() == held
-        seen |= held[Medium.CPU]
+        seen |= held[Medium.CPU if engine.files is None else Medium.STORAGE]
         late = Reader()
         late.take(list(EventMaker(blocks.block_size, [g.mask for g in blocks.groups]).events(
             book.entries()

@@ -3,7 +3,7 @@
 A scheduler over a model that notices every wrong block (PagedModel), with a device cache that is
 too small: seeded requests that begin alike, by salts, windows, drafts, deferred steps, a queue that
 drops pages, moves that take several steps, spoiled rows, aborts, preemption and resets. The tokens
-are those of a scheduler without a tier.
+are those of a scheduler without a tier, and every search finds what an exhaustive one does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any, Literal
 import pytest
 
 from atom.model_engine.request import Request
-from atom.model_engine.schedule.kv_tiers import TierSetup
+from atom.model_engine.schedule.tiers.kv_tiers import TierSetup
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sizing import CacheGroup
 from atom.sizing.mask_rule import sliding_window
 from tests.support.engine_core.builders_engine import make_request, make_scheduler
+from tests.support.engine_core.longest_tier_prefix import WatchedTiers
+from tests.support.engine_core.paged_files import PagedFiles
 from tests.support.engine_core.paged_model import PagedModel, drawn_token
 from tests.support.engine_core.paged_mover import PagedMover
 from tests.support.engine_core.scheduler_integrity import check_integrity
@@ -48,6 +50,7 @@ class Setting:
     resets: bool = False
     aborts: bool = False
     clients: bool = False
+    files: dict[str, Any] | None = None
 
 
 SETTINGS: dict[str, Setting] = {
@@ -77,6 +80,23 @@ SETTINGS: dict[str, Setting] = {
     "all-drafts": Setting(
         drafts=3, steps=4, queue=9, pages=30, spoiled_share=0.1, resets=True, aborts=True,
         clients=True, write="through",
+    ),
+    "files": Setting(pages=12, files={}),
+    "files-deferred": Setting(pages=14, depth=1, steps=2, files={"steps": 4}),
+    "files-windows": Setting(pages=16, windows=(None, 5), steps=2, files={"steps": 3}),
+    "files-drafts": Setting(pages=12, drafts=3, depth=1, steps=1, files={"steps": 2}),
+    "files-protected": Setting(pages=12, evicts="protected", files={"steps": 2}),
+    "files-lost": Setting(pages=12, files={"steps": 3, "lost_share": 0.2, "dropped_share": 0.1}),
+    "files-late": Setting(pages=16, steps=2, depth=1, files={"steps": 3, "late_share": 0.2}),
+    "files-off": Setting(pages=14, steps=2, files={"steps": 2, "off_share": 0.02}),
+    "files-spoiled": Setting(pages=14, spoiled_share=0.2, steps=2, files={"steps": 2}),
+    "files-all": Setting(
+        windows=(None, 6), depth=1, steps=3, pages=24, spoiled_share=0.05, resets=True,
+        aborts=True, clients=True, evicts="protected",
+        files={
+            "steps": 4, "lost_share": 0.1, "dropped_share": 0.1, "late_share": 0.1,
+            "off_share": 0.01,
+        },
     ),
 }  # fmt: skip
 
@@ -114,6 +134,9 @@ class Engine:
             for window in windows
         )
         self.mover = PagedMover(setting.steps, setting.spoiled_share, seed=seed)
+        self.files = None
+        if setting.files is not None:
+            self.files = PagedFiles(self.mover, seed=seed, **setting.files)
         setup = TierSetup(
             setting.pages, 1, setting.queue, min_tokens=setting.min_tokens,
             policy=setting.evicts, write=setting.write,
@@ -122,13 +145,14 @@ class Engine:
             num_blocks=num_blocks, block_size=size, max_num_seqs=setting.most_seqs,
             max_num_batched_tokens=setting.budget, max_model_len=MAX_MODEL_LEN,
             policy=setting.policy, windows=windows, num_speculative_tokens=setting.drafts,
-            tier=(setup, self.mover) if tier else None,
+            tier=(setup, self.mover, self.files) if tier else None,
         )  # fmt: skip
         self.model = PagedModel(
             size, num_blocks, scheduled_rows=self.scheduler.rows, num_drafts=setting.drafts,
             windows=windows, max_model_len=MAX_MODEL_LEN,
         )  # fmt: skip
         self.mover.model = self.model
+        self.watched = None if self.scheduler.tiers is None else WatchedTiers(self.scheduler.tiers)
         executor: Any = self.model
         self.pipeline = StepPipeline(self.scheduler, executor, depth=setting.depth)
         self.tokens: dict[int, list[int]] = {}
@@ -152,7 +176,9 @@ class Engine:
             if not self.pipeline.has_work():
                 if not self.pipeline.has_requests():
                     return
-                self.mover.tick()  # as the descriptor would wake a core that sleeps
+                # As a descriptor would wake a core that sleeps.
+                if self.files is None or not self.files.has_moved:
+                    self.mover.tick()
                 continue
             self._note(self.pipeline.step(float(step)))
             check_integrity(self.scheduler)
@@ -165,6 +191,7 @@ class Engine:
             self.cached[row.request_id] = row.num_cached_tokens
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.whole)])
 def test_pages_that_return_hold_what_was_computed(name: str, seed: int) -> None:
@@ -191,7 +218,10 @@ def check_pages(name: str, seed: int) -> int:
         assert tokens == plain.tokens[number][: len(tokens)]
         assert number not in engine.cached or len(tokens) == len(plain.tokens[number])
     assert engine.mover.saved
-    assert engine.mover.loaded
+    # Few pages, windows and aborts leave some seeds without a prefix that a later request has.
+    assert engine.watched is not None
+    if not engine.mover.loaded:  # a reset may cancel the only read
+        assert setting.resets or not engine.watched.gainful
     stats = engine.scheduler.stats()
     # Each request counts a page that several read at once.
     readers = setting.most_seqs + 2
@@ -199,4 +229,8 @@ def check_pages(name: str, seed: int) -> int:
     assert (stats.offload_checksum_errors_total > 0) >= name.startswith("spoiled")
     assert (stats.offload_dropped_queue_total > 0) == (setting.queue < 10)
     assert engine.scheduler.blocks.pool.num_referenced == 0
+    if engine.files is not None:
+        assert engine.files.written_total
+        assert engine.files.read_total or setting.resets  # as for the host's pages
+        assert stats.offload_disk_hits_total or setting.resets
     return engine.mover.loaded

@@ -12,6 +12,7 @@ from atom.kv_transfer_config.values import LoadFailurePolicy
 from atom.model_engine.kv_transfer import kept_pages
 from atom.model_engine.request import FinishReason
 from atom.model_engine.transfer_legs import TransferResult
+from tests.support.engine_core.builders_engine import make_request
 from tests.support.engine_core.virtual_transfer import (
     TICK_SECONDS,
     Faults,
@@ -22,7 +23,8 @@ from tests.support.engine_core.virtual_transfer import (
 )
 from tests.support.random_search import FRESH_SEEDS
 
-_LIVES = 400 if FRESH_SEEDS else 40
+_LIVES = 1000 if FRESH_SEEDS else 40
+_STOPPED_SECONDS = 25.0  # longest for which a producer's process stands still
 _WINDOWS: tuple[tuple[int | None, ...], ...] = ((None,), (None, 9), (7, 13), (None, None, 5))
 
 
@@ -46,6 +48,8 @@ class Life:
             VirtualEngine(self.network, f"consumer-{number}", **sizes) for number in range(2)
         ]
         self.network.faults = faults_of(self.dice)
+        self._stops = self.dice.random() < 0.2
+        self._stopped_until = 0.0
         self._next = 0
         self._asked: dict[int, list[int]] = {}  # prefill legs, and their prompts
         self.decodes: list[tuple[VirtualEngine, int]] = []
@@ -88,8 +92,14 @@ class Life:
 
     def tick(self) -> None:
         self.network.tick()
-        for engine in (self.producer, *self.consumers):
+        for engine in self.consumers:
             engine.turn()
+        if self.network.now >= self._stopped_until:
+            self.producer.turn()
+
+    def stop(self) -> None:
+        """Let the producer's process stand still for a while, as a signal does."""
+        self._stopped_until = self.network.now + self.dice.uniform(0, _STOPPED_SECONDS)
 
     def run(self, ticks: int) -> None:
         for _ in range(ticks):
@@ -97,6 +107,8 @@ class Life:
                 self.begin()
             if self.dice.random() < 0.03:
                 self.abort()
+            if self._stops and self.dice.random() < 0.02:
+                self.stop()
             self.tick()
             self.pass_on()
 
@@ -111,6 +123,7 @@ class Life:
         raise AssertionError(f"not within {seconds} s: {what}")
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("seed", range(_LIVES))
 def test_faults_cost_computations_alone(seed: int) -> None:
     life = Life(seed)
@@ -126,7 +139,8 @@ def test_faults_cost_computations_alone(seed: int) -> None:
         assert at - consumer.entered[number] <= timeout + 1, outcome
     life.settle(
         lambda: not any(each.held_blocks for each in (life.producer, *life.consumers)),
-        lease + 1 + life.network.faults.delay_seconds,  # a renewal may come so late
+        # A renewal may come so late, and a process that stands still frees nothing.
+        lease + 1 + life.network.faults.delay_seconds + _STOPPED_SECONDS,
         "no block is held past its lease",
     )
 
@@ -232,6 +246,19 @@ def test_prefill_legs_beyond_the_share_are_refused_until_tickets_end() -> None:
     producer.add(prefill_request(4, [4, *PROMPT]))
     turn((producer, consumer), 1)
     assert producer.finished[4].ticket is not None
+
+
+def test_a_prompt_that_lacked_blocks_is_computed_when_tickets_end() -> None:
+    """Nothing else frees blocks on an idle producer."""
+    producer, consumer = pair(num_blocks=16, max_held_fraction=0.75)
+    producer.add(prefill_request(1, PROMPT))
+    turn((producer, consumer), 1)
+    assert producer.held_blocks == 7
+    producer.add(make_request(2, list(range(50, 90)), max_tokens=2))
+    turn((producer, consumer), 5)
+    assert 2 not in producer.finished
+    turn((producer, consumer), producer.config.lease_seconds)
+    assert producer.finished[2].reason == FinishReason.LENGTH
 
 
 def test_a_leg_that_could_never_be_held_is_computed_without_a_ticket() -> None:

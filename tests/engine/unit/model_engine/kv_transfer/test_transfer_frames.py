@@ -119,6 +119,13 @@ def test_engines_of_one_layout_agree_on_a_transport() -> None:
     greeting = Greeting("one", _BOOT, "1" * 32, _FACTS, 2)
     hello = greeting.hello(0.0)
     assert greeting.answer(hello, 3.0) == Welcome("tcp", "one", _BOOT, 2, 3.0)
+    near = Greeting("one", _BOOT, "1" * 32, _FACTS, 2, host="here")
+    transports = [
+        answer.transport
+        for theirs, offers in ((near, ["shm"]), (near, []), (greeting, ["shm"]))
+        if isinstance(answer := near.answer(theirs.hello(0.0), 0.0, offers=offers), Welcome)
+    ]
+    assert transports == ["shm", "tcp", "tcp"]
     for changed, field in (({"protocol": 2}, "protocol"), ({"transports": ["x"]}, "transports")):
         answer = greeting.answer(msgspec.structs.replace(hello, **changed), 0.0)
         assert isinstance(answer, Refused)

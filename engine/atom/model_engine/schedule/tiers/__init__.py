@@ -1,0 +1,1 @@
+"""The scheduler's part of the KV cache's tiers below the device."""
