@@ -97,3 +97,71 @@ def animation(kind: str) -> bytes:
     written = io.BytesIO()
     frames[0].save(written, kind, save_all=True, append_images=frames[1:], duration=50)
     return written.getvalue()
+
+
+def long_animation(kind: str, count: int) -> bytes:
+    """Return an animation of a red frame and `count` blue ones of 40 by 30 pixels."""
+    return {"GIF": _long_gif, "PNG": _long_png, "WEBP": _long_webp}[kind](count)
+
+
+_SIZE = (40, 30)
+
+
+def _long_gif(count: int) -> bytes:
+    frames = []
+    for colour in (0, 1):
+        file = file_of(Image.new("P", _SIZE, colour), "GIF", optimize=False)
+        frames.append(file[file.index(b"," + struct.pack("<HHHH", 0, 0, *_SIZE)) : -1])
+    head = struct.pack("<6sHHBBB", b"GIF89a", *_SIZE, 0x80, 0, 0)
+    return head + b"".join(_COLOURS) + frames[0] + frames[1] * count + b";"
+
+
+def _long_png(count: int) -> bytes:
+    pixels = [zlib.compress((b"\0" + colour * _SIZE[0]) * _SIZE[1]) for colour in _COLOURS]
+
+    def control(number: int) -> bytes:
+        return chunk(b"fcTL", struct.pack(">IIIIIHHBB", number, *_SIZE, 0, 0, 1, 25, 0, 0))
+
+    found = [_SIGNATURE, chunk(b"IHDR", struct.pack(">IIBBBBB", *_SIZE, 8, 2, 0, 0, 0))]
+    found += [chunk(b"acTL", struct.pack(">II", count + 1, 0)), control(0)]
+    found.append(chunk(b"IDAT", pixels[0]))
+    for at in range(count):
+        number = 2 * at + 1
+        found += [control(number), chunk(b"fdAT", struct.pack(">I", number + 1) + pixels[1])]
+    return b"".join([*found, chunk(b"IEND", b"")])
+
+
+_COLOURS = (b"\xff\0\0", b"\0\0\xff")
+
+
+def _long_webp(count: int) -> bytes:
+    def part(kind: bytes, data: bytes) -> bytes:
+        return kind + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+
+    sides = b"".join((side - 1).to_bytes(3, "little") for side in _SIZE)
+    frames = []
+    for colour in ("red", "blue"):
+        file = file_of(Image.new("RGB", _SIZE, colour), "WEBP", lossless=True)
+        frames.append(
+            part(b"ANMF", bytes(6) + sides + (40).to_bytes(3, "little") + b"\0" + file[12:])
+        )
+    parts = part(b"VP8X", b"\x02\0\0\0" + sides) + part(b"ANIM", bytes(6))
+    parts += frames[0] + frames[1] * count
+    return b"RIFF" + struct.pack("<I", 4 + len(parts)) + b"WEBP" + parts
+
+
+def crumbled() -> Iterator[tuple[str, bytes]]:
+    """Yield files of a few megabytes in hundreds of thousands of tiny parts, with their names."""
+    picture = Image.new("RGB", (8, 8))
+    gif, jpeg, whole = (file_of(picture, kind) for kind in ("GIF", "JPEG", "PNG"))
+    at = 13 + 3 * 2 ** ((gif[10] & 7) + 1)
+    yield "gif of comments", gif[:at] + b"!\xfe\x01x\0" * 300_000 + gif[at:]
+    yield "gif of a long comment", gif[:at] + b"!\xfe" + b"\x01x" * 600_000 + b"\0" + gif[at:]
+    block = b"\xff" + bytes(255)
+    yield "gif of a large comment", gif[:at] + b"!\xfe" + block * 60_000 + b"\0" + gif[at:]
+    exif = b"\xff\xe1" + struct.pack(">H", 9) + b"Exif\0\0a"
+    yield "jpeg of exif", jpeg[:2] + exif * 200_000 + jpeg[2:]
+    yield "png of chunks", whole[:33] + chunk(b"teSt", b"") * 200_000 + whole[33:]
+    pixels = zlib.compress(bytes(4 * 3 * 300_000), 0)
+    data = b"".join(chunk(b"IDAT", pixels[at : at + 1]) for at in range(200_000))
+    yield "png of single bytes", png(300_000, 4, b"").replace(chunk(b"IDAT", b""), data)

@@ -1,19 +1,21 @@
 """Decode a client's file as an upright RGB picture, or say why not.
 
 Every check that the header allows comes before a pixel is decoded: the kind of file, its number of
-pixels, and of a progressive JPEG its scans, each of which costs a pass over all pixels. Pillow runs
-on bytes of clients here, so this runs in the processes of picture_server.py alone.
+pixels and of parts, and of a progressive JPEG its scans, each of which costs a pass over all
+pixels. Of an animation, nothing after the first frame is read, except by WebP's reader, which wants
+the whole file and decodes no other frame. Pillow runs on bytes of clients here, so this runs in the
+processes of picture_server.py alone.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 
 import numpy as np
 from PIL import Image
 
+from atom.images.counted_file import CountedFile
 from atom.images.errors import ImageError
 
 MOST_PIXELS = 40_000_000
@@ -40,8 +42,9 @@ def open_picture(data: bytes) -> Image.Image:
         raise ImageError(f"the file is empty; {_SEND}")
     Image.MAX_IMAGE_PIXELS = None  # checked below, with its own words
     try:
-        picture = Image.open(io.BytesIO(data), formats=KINDS)
-    except MemoryError:
+        picture = Image.open(file := CountedFile(data), formats=KINDS)
+        file.end_header()
+    except (MemoryError, ImageError):
         raise
     except Exception as error:  # Pillow's readers raise errors of every kind for damaged files
         raise ImageError(f"{_kind_of(data)}; {_SEND}") from error
@@ -78,7 +81,7 @@ def decoded(picture: Image.Image) -> Image.Image:
             turned = _orientation(picture)
             picture.load()
             return _turned(_rgb(picture), turned)
-    except MemoryError:
+    except (MemoryError, ImageError):
         raise
     except Exception as error:  # as above
         raise ImageError(

@@ -17,7 +17,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from atom.images.errors import ImageError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
+_Asked = TypeVar("_Asked")
+_Result = TypeVar("_Result")
+
 MOST_FILE_BYTES = 20 * 2**20
 MOST_SECONDS = 10.0
 _MOST_REDIRECTS = 3
@@ -34,6 +37,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _DATA_URL = re.compile(r"data:(?P<type>[^,;]*)(?P<parameters>(;[^,;]*)*),", re.IGNORECASE)
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif")
 _LONGEST_QUOTE = 80
+_SMALL_BYTES = 64 * 2**10  # hashed and unpacked at once
+_PIECE = 1 << 20  # characters of base64, whole groups of four
 # Public addresses at which clouds answer the machines that they run.
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
 _EMBEDDING = (
@@ -67,7 +72,7 @@ class MediaSource:
         """Return the bytes that a URL names. Raises `ImageError` with the reason."""
         scheme = url[:8].partition(":")[0].lower()
         if scheme == "data":
-            return data_of(url)
+            return await beside(len(url), _data_of, url)
         if scheme in ("http", "https"):
             return await self._download(url)
         if scheme == "file":
@@ -171,7 +176,12 @@ class MediaSource:
             os.close(descriptor)
 
 
-def data_of(url: str) -> bytes:
+async def beside(size_bytes: int, work: Callable[[_Asked], _Result], asked: _Asked) -> _Result:
+    """Do the work on a thread if it is large, so that the event loop goes on."""
+    return work(asked) if size_bytes <= _SMALL_BYTES else await asyncio.to_thread(work, asked)
+
+
+def _data_of(url: str) -> bytes:
     """Return the bytes of a data URL. Raises `ImageError`."""
     head = _DATA_URL.match(url, 0, 256)
     if head is None:
@@ -189,7 +199,13 @@ def from_base64(text: str) -> bytes:
     try:
         packed = b"".join(text.encode("ascii").split())
         packed += b"=" * (-len(packed) % 4)
-        return binascii.a2b_base64(packed, strict_mode=True)
+        if 0 <= packed.find(b"=") < len(packed) - 2:
+            raise ValueError("text after the end")
+        # In pieces, so that another thread's turn comes between them.
+        pieces = range(0, len(packed), _PIECE)
+        return b"".join(
+            binascii.a2b_base64(packed[at : at + _PIECE], strict_mode=True) for at in pieces
+        )
     except ValueError as error:
         raise ImageError("its base64 is not valid; encode the file again") from error
 

@@ -104,7 +104,7 @@ class PictureReader:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Raise the errors of the process as those of a request or of a start."""
+    """Translate errors of the process into errors of a request or of the start."""
     try:
         yield
     except ForkServerStartError as error:

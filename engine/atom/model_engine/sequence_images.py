@@ -46,15 +46,24 @@ class SequenceImage:
 
 
 class SequenceImages:
-    """The images of a sequence, in the order of its prompt. spans: for the runner, if tokens have
-    several positions, else empty; position_delta: the difference of the rotary positions of the
-    tokens after all images from their positions, at most 0; NO_SHIFT if they are equal."""
+    """The images of a sequence, in the order of its prompt. runs: first and end of the tokens that
+    a step computes together, since they see each other both ways; spans: for the runner, if tokens
+    have several positions, else empty; position_delta: the difference of the rotary positions of
+    the tokens after all images from their positions, at most 0; NO_SHIFT if they are equal."""
 
     def __init__(self, images: Sequence[RequestImage], vision: VisionFacts) -> None:
         self.images = tuple(_unpacked(image, vision.patches.merge) for image in images)
         spans = tuple(image.span for image in self.images)
+        self.runs: tuple[tuple[int, int], ...] = ()
+        if vision.sees_ahead:
+            self.runs = tuple(run for image in self.images for run in runs_of(image.positions))
         self.spans = spans if vision.has_axes else ()
         self.position_delta = sum(map(_delta, spans)) if vision.has_axes else NO_SHIFT
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Return the bytes of the pixels of all images."""
+        return sum(image.pixels.nbytes for image in self.images)
 
     def has_any(self, digests: Collection[bytes]) -> bool:
         """Return whether an image with one of these digests is among them."""
@@ -65,6 +74,10 @@ class SequenceImages:
         for image in self.images:
             if image.span.first < end and image.span.end > first:
                 yield image
+
+    def run_around(self, place: int) -> tuple[int, int] | None:
+        """Return the run that a chunk with this end would cut; None if it cuts none."""
+        return next((run for run in self.runs if run[0] < place < run[1]), None)
 
     def named(self, tokens: NDArray[np.int32], first: int, size: int) -> NDArray[np.int32]:
         """Return the names of blocks of `size` tokens: the tokens themselves, or of a block with an
@@ -105,6 +118,12 @@ class SequenceImages:
             for block in range(begin, end):
                 blocks.setdefault(block, []).append(image)
         yield from sorted(blocks.items())
+
+
+def runs_of(positions: NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Return first and end of each run of neighbouring positions, which ascend."""
+    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+    return [(int(each[0]), int(each[-1]) + 1) for each in np.split(positions, cuts) if len(each)]
 
 
 def rope_shifts(spans: Sequence[ImageSpan]) -> NDArray[np.int32]:

@@ -143,6 +143,72 @@ def _llama4(
     return pixels.float().numpy(), Llama4Processor.replace_image_token(names, shown, 0)
 
 
+def _kimi(
+    picture: Image.Image, image: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[np.ndarray, str]:
+    """Run the oracle without torchvision, and with Pillow's resizing, as the published processor:
+    beside hard edges, torch's differs from Pillow's by several bytes."""
+    import torch
+    from transformers.image_utils import SizeDict
+    from transformers.utils import is_torchvision_available
+
+    assert not is_torchvision_available()
+    with _standing_in(_torchvision(torch)):
+        from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
+    from transformers.models.kimi_k25.processing_kimi_k25 import Kimi_K25Processor
+
+    published = image.get("media_proc_cfg")
+    if published is not None:
+        image = {
+            "size": {"max_height": published["patch_limit_on_one_side"]},
+            "max_patches": published["in_patch_limit"],
+            "merge_size": published["merge_kernel_size"],
+            "patch_size": published["patch_size"],
+        }
+
+    def resized(images: Any, size: Any, resample: Any) -> Any:
+        whole = picture.resize((size.width, size.height), Image.Resampling.BICUBIC)
+        return torch.from_numpy(np.array(whole)).permute(2, 0, 1).unsqueeze(0)
+
+    def padded(images: Any, pad_size: Any) -> Any:
+        height, width = images.shape[-2:]
+        more = (0, pad_size.width - width, 0, pad_size.height - height)
+        return torch.nn.functional.pad(images, more)
+
+    def normalised(images: Any, *args: Any) -> Any:
+        return images.float().mul(1 / 255).sub(0.5).div(0.5)
+
+    made = SimpleNamespace(
+        resize=resized,
+        pad=padded,
+        rescale_and_normalize=normalised,
+        patchify=lambda *args, **kw: Kimi_K25ImageProcessor.patchify(None, *args, **kw),
+        merge_size=image["merge_size"],
+    )
+    found = Kimi_K25ImageProcessor._preprocess(
+        made,
+        [torch.from_numpy(np.array(picture)).permute(2, 0, 1)],
+        do_resize=True,
+        size=SizeDict(
+            max_height=image["size"]["max_height"], max_width=image["size"]["max_height"]
+        ),
+        resample=None,
+        do_rescale=True,
+        rescale_factor=1 / 255,
+        do_normalize=True,
+        image_mean=(0.5,) * 3,
+        image_std=(0.5,) * 3,
+        patch_size=image["patch_size"],
+        merge_size=image["merge_size"],
+        max_patches=image["max_patches"],
+        disable_grouping=True,
+        return_tensors=None,
+    )
+    names = SimpleNamespace(image_processor=made, image_token="<|media_pad|>")
+    pixels = found["pixel_values"]
+    return pixels.flatten(1).numpy(), Kimi_K25Processor.replace_image_token(names, found, 0)
+
+
 @contextmanager
 def _standing_in(modules: dict[str, Any]) -> Iterator[None]:
     """Let modules stand in for ones that are not installed; what is imported meanwhile stays."""
@@ -219,6 +285,32 @@ CASES = {
         {"model_type": "gemma4", "vision_config": {}}, _gemma4, {"max_soft_tokens": 140}
     ),
     "gemma4_defaults": _Case({"model_type": "gemma4", "vision_config": {}}, _gemma4),
+    "kimi_k25": _Case(
+        {"model_type": "kimi_k25", "vision_config": {"merge_kernel_size": [2, 2]}},
+        _kimi,
+        {
+            "size": {"max_height": 40, "max_width": 40},
+            "max_patches": 1200,
+            "patch_size": 14,
+            "merge_size": 2,
+        },
+    ),
+    "kimi_k25_published": _Case(
+        {"model_type": "kimi_k25", "vision_config": {"patch_size": 14}},
+        _kimi,
+        {
+            "media_proc_cfg": {
+                "in_patch_limit": 16384,
+                "patch_size": 14,
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.5, 0.5, 0.5],
+                "merge_kernel_size": 2,
+                "fixed_output_tokens": None,
+                "patch_limit_on_one_side": 512,
+                "in_patch_limit_each_frame": 4096,
+            }
+        },
+    ),
     "llama4": _Case(
         {"model_type": "llama4", "vision_config": {"image_size": 112}},
         _llama4,

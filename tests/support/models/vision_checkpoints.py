@@ -20,19 +20,17 @@ from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
 from tests.support.models.lora_adapter import adapt
 from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
+from tests.support.models.seeing_families import (
+    BREAK_TOKEN,
+    END_TOKEN,
+    FAMILIES,
+    IMAGE_TOKEN,
+    Picture,
+)
 
-IMAGE_TOKEN = 292  # of the vocabulary, and in none of the texts
-START_TOKEN, BREAK_TOKEN, END_TOKEN = 291, 291, 293
+__all__ = ["IMAGE_TOKEN", "Picture", "PicturePrompt", "VisionModel", "pictures_and_texts", "text"]
+
 _TEXT_TOKENS = range(3, 256)
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """An image's size in tokens, and the seed of its pixels."""
-
-    height: int
-    width: int
-    seed: int = 0
 
 
 Part = Picture | Sequence[int]  # of a prompt: an image, or tokens
@@ -63,27 +61,20 @@ class VisionModel:
         whole: dict[str, Any] | None = None,
         **changes: Any,
     ) -> None:
-        token = {"image_token_index" if kind == "mistral3" else "image_token_id": IMAGE_TOKEN}
+        family = FAMILIES[kind]
         self.kind, self.folder = kind, folder
         self.model = make_multimodal_checkpoint(
             *(folder, kind),
-            vision={**({"image_size": 280} if kind == "mistral3" else {}), **(vision or {})},
-            whole={**token, **(whole or {})},
+            vision={**family.encoder, **(vision or {})},
+            whole={family.token_key: IMAGE_TOKEN, **(whole or {})},
             unlikely=(IMAGE_TOKEN,),
             **changes,
         )
-        _name_image_tokens(folder / "tokenizer.json", is_pixtral=kind == "mistral3")
-        config = self.model.config
-        self._vision = config.vision_config
-        self._is_pixtral = kind == "mistral3"
-        if not self._is_pixtral:
-            sizes = {
-                "patch_size": self._vision.patch_size,
-                "merge_size": self._vision.spatial_merge_size,
-                "temporal_patch_size": self._vision.temporal_patch_size,
-            }
-            (folder / "preprocessor_config.json").write_text(json.dumps(sizes))
-        self._merge = (config if self._is_pixtral else config.vision_config).spatial_merge_size
+        _name_image_tokens(folder / "tokenizer.json", family.texts)
+        self.family = family(self.model.config)
+        fields = self.family.processor()
+        if fields is not None:
+            (folder / "preprocessor_config.json").write_text(json.dumps(fields))
 
     def adapted(self, folder: Path) -> VisionModel:
         """Write an adapter of the decoder's matrices, and return the oracle with it."""
@@ -94,15 +85,10 @@ class VisionModel:
 
     def item(self, picture: Picture) -> ImageItem:
         """Draw the pixels of a picture, in the family's layout."""
-        patch, grid = self._vision.patch_size, self._grid(picture)
-        if self._is_pixtral:
-            shape: tuple[int, ...] = (3, grid[1] * patch, grid[2] * patch)
-        else:
-            frames = self._vision.temporal_patch_size
-            shape = (grid[1] * grid[2], 3 * frames * patch**2)
+        grid = self.family.grid(picture)
         draw = np.random.default_rng((picture.seed, *grid))
-        pixels = draw.normal(size=shape).astype(np.float32)
-        return image_item(pixels, grid, picture.height * picture.width)
+        pixels = draw.normal(size=self.family.shape(grid)).astype(np.float32)
+        return image_item(pixels, grid, self.family.tokens(picture).count(IMAGE_TOKEN))
 
     def prompt(self, *parts: Part) -> PicturePrompt:
         """Join texts and images, each image in the tokens of its family."""
@@ -112,7 +98,7 @@ class VisionModel:
             if not isinstance(part, Picture):
                 token_ids += part
                 continue
-            tokens = self._tokens(part)
+            tokens = self.family.tokens(part)
             filled = np.flatnonzero(np.array(tokens) == IMAGE_TOKEN)
             span = np.zeros(filled[-1] + 1 - filled[0], dtype=np.bool_)
             span[filled - filled[0]] = True
@@ -123,21 +109,8 @@ class VisionModel:
     def logits(self, prompt: PicturePrompt, more: Sequence[int] = ()) -> torch.Tensor:
         """Compute the logits [tokens, vocabulary] of a prompt and tokens after it."""
         ids = torch.tensor([[*prompt.token_ids, *more]])
-        inputs: dict[str, Any] = {}
         items = [image.item for image in prompt.images]
-        if items and self._is_pixtral:
-            sizes = [item.pixels.shape[1:] for item in items]
-            height, width = (max(size[axis] for size in sizes) for axis in (0, 1))
-            padded = np.zeros((len(items), 3, height, width), np.float32)
-            for index, (item, size) in enumerate(zip(items, sizes, strict=True)):
-                padded[index, :, : size[0], : size[1]] = item.pixels
-            inputs = {"pixel_values": torch.from_numpy(padded), "image_sizes": torch.tensor(sizes)}
-        elif items:
-            inputs = {
-                "pixel_values": torch.from_numpy(np.concatenate([item.pixels for item in items])),
-                "image_grid_thw": torch.tensor([item.grid for item in items]),
-                "mm_token_type_ids": (ids == IMAGE_TOKEN).int(),
-            }
+        inputs = self.family.inputs(ids, items) if items else {}
         with torch.inference_mode():
             return self.model(input_ids=ids, use_cache=False, **inputs).logits[0]
 
@@ -148,21 +121,9 @@ class VisionModel:
             drawn.append(int(self.logits(prompt, drawn)[-1].argmax()))
         return drawn
 
-    def _grid(self, picture: Picture) -> tuple[int, int, int]:
-        return (1, picture.height * self._merge, picture.width * self._merge)
 
-    def _tokens(self, picture: Picture) -> list[int]:
-        row = [IMAGE_TOKEN] * picture.width
-        if not self._is_pixtral:
-            return [START_TOKEN, *(row * picture.height), END_TOKEN]
-        return [*([*row, BREAK_TOKEN] * picture.height)[:-1], END_TOKEN]
-
-
-def _name_image_tokens(file: Path, *, is_pixtral: bool) -> None:
+def _name_image_tokens(file: Path, texts: tuple[str, str, str]) -> None:
     """Give three tokens of the vocabulary the texts that stand for images in the family."""
-    texts = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
-    if not is_pixtral:
-        texts = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
     named = dict(zip((IMAGE_TOKEN, BREAK_TOKEN, END_TOKEN), texts, strict=True))
     tokenizer = json.loads(file.read_text())
     for token in tokenizer["added_tokens"]:

@@ -6,12 +6,14 @@ them in messages of the user and results of tools; for any other model, `chat_pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from atom.entrypoints.openai.protocol import ChatMessage, UnreadPart
 from atom.errors import RequestError
 from atom.images.image_input import AskedImage
+from atom.images.image_memory import Wait, timed_out
 from atom.images.item import ImageItem
 from atom.message_shape.contents import as_parts
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -26,15 +28,37 @@ _OF_RESULTS = "The images of the results above:"
 _END: dict[str, Any] = {}
 
 
+@contextlib.asynccontextmanager
 async def read_images(
-    engine: AsyncLLMEngine, client_id: str, messages: Sequence[ChatMessage] | None
-) -> tuple[ImageItem, ...]:
-    """Read the images of a conversation; none if the model reads text alone. Raises
+    engine: AsyncLLMEngine,
+    client_id: str,
+    messages: Sequence[ChatMessage] | None,
+    *,
+    answers: int = 0,
+    seconds: float | None = None,
+    deadline_seconds: float | None = None,
+) -> AsyncIterator[tuple[ImageItem, ...]]:
+    """Read the images of a conversation, and hold their memory within the context; none if the
+    model reads text alone. answers: to be queued, 0 if tokens are only counted. seconds: that the
+    request may take; deadline_seconds: until its first token, None for the server's own. Raises
     `RequestError`."""
-    if engine.images is None:
-        return ()
-    asked = list(_asked(messages or ()))
-    return await engine.images.read(group_of(client_id), asked) if asked else ()
+    images = engine.images
+    asked = () if images is None else tuple(_asked(messages or ()))
+    if images is None or not asked:
+        yield ()
+        return
+    if answers and images.admit is not None:
+        images.admit(answers, client_id)
+    _, ended_after = engine.deadlines.bounds(deadline_seconds) if answers else (None, None)
+    bounds = (
+        (ended_after, engine.expectations.missed),
+        (seconds, timed_out),
+        (images.timeout_seconds, timed_out),
+    )
+    waits = [Wait(most, late) for most, late in bounds if most is not None]
+    wait = min(waits, key=lambda each: each.seconds, default=None)
+    with images.memory.share(group_of(client_id), copies=max(answers, 1), wait=wait) as share:
+        yield await images.read(share, asked)
 
 
 def has_images(message: ChatMessage) -> bool:

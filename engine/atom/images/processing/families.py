@@ -1,7 +1,6 @@
 """Which file processes the images of a checkpoint. Called by the server and by the encoders' tests.
 
-A family is the `model_type` of a multimodal config.json; one without a row is served as text, and
-so is one whose encoder `sizing/vision` does not have yet (Gemma and Llama 4).
+A family is the `model_type` of a multimodal config.json; one without a row is served as text.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from atom.images.processing.gemma3 import gemma3_processor
 from atom.images.processing.gemma4 import gemma4_processor
+from atom.images.processing.kimi_k25 import kimi_processor
 from atom.images.processing.llama4 import llama4_processor
 from atom.images.processing.pixtral import pixtral_processor
 from atom.images.processing.processor import ImageProcessor
@@ -22,6 +22,7 @@ _Builder = Callable[[ProcessorSettings, Fields], ImageProcessor]
 _FAMILIES: Mapping[str, _Builder] = {
     "gemma3": gemma3_processor,
     "gemma4": lambda settings, config: gemma4_processor(settings),
+    "kimi_k25": lambda settings, config: kimi_processor(settings),
     "llama4": lambda settings, config: llama4_processor(settings),
     "mistral3": pixtral_processor,
     **dict.fromkeys(

@@ -41,6 +41,11 @@ class ImageMarks:
     reserved: tuple[str, ...]
 
 
+def image_alone(marks: ImageMarks, count: int) -> Expansion:
+    """Return `count` tokens of an image, whose surroundings the template writes."""
+    return ((TokenRun(marks.placeholder, count, True),),)
+
+
 class ImageProcessor(Protocol):
     """The processing of one checkpoint."""
 

@@ -18,7 +18,7 @@ from atom.errors import ModelError
 from atom.images.errors import ImageError
 from atom.images.item import ImageItem, Pixels, image_item
 from atom.images.processing.pixels import CLIP_MEAN, CLIP_STD, PixelRule, pixel_rule
-from atom.images.processing.processor import Expansion, Grid, ImageMarks, TokenRun
+from atom.images.processing.processor import Expansion, Grid, ImageMarks, image_alone
 from atom.images.processing.settings import (
     PREPROCESSOR_FILE,
     ProcessorSettings,
@@ -68,7 +68,7 @@ class QwenVLProcessor:
 
     def expansion_of(self, grid: Grid) -> Expansion:
         """Return the image's tokens; the template writes the marks around them."""
-        return ((TokenRun(self.marks.placeholder, self.tokens_of(grid), True),),)
+        return image_alone(self.marks, self.tokens_of(grid))
 
     def process(self, picture: Image.Image) -> ImageItem:
         """Resize, normalise and cut into patches."""

@@ -8,7 +8,8 @@ them on the host until its row is replaced. Owned by StepRunner, of models that 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import ImageEncode, NewRow, ScheduledBatch, StepImages
-from atom.model_engine.sequence_images import rope_shifts
+from atom.model_engine.sequence_images import rope_shifts, runs_of
 from atom.models.vision.encoder import ImageEncoder
 from atom.utils.device import Device, upload, upload_together
 from atom.utils.forward_context import ImageTokens
@@ -25,8 +26,8 @@ from atom.utils.forward_context import ImageTokens
 
 @dataclass(slots=True)
 class Encoded:
-    """Images that a step has encoded. finite: of each, on the device; began, ended: events of a
-    GPU; seconds: on the CPU."""
+    """Images that a step has encoded. finite: of each, on the device, a group of images at a time;
+    began, ended: events of a GPU; seconds: on the CPU."""
 
     digests: list[bytes] = field(default_factory=list)
     finite: list[torch.Tensor] = field(default_factory=list)
@@ -35,7 +36,7 @@ class Encoded:
 
     def bad(self) -> tuple[bytes, ...]:
         """Return the images whose outputs are not finite; waits for the device."""
-        answers = torch.stack(self.finite).tolist() if self.finite else []
+        answers = torch.cat(self.finite).tolist() if self.finite else []
         return tuple(digest for digest, good in zip(self.digests, answers, strict=True) if not good)
 
     def took(self) -> float:
@@ -48,8 +49,10 @@ class Encoded:
 
 
 class ImageInputs:
-    def __init__(self, encoder: ImageEncoder, device: Device) -> None:
+    def __init__(self, encoder: ImageEncoder, device: Device, max_model_len: int) -> None:
         self._encoder = encoder
+        self._max_model_len = max_model_len
+        self._most_tokens = encoder.facts.largest_tokens(max_model_len)
         self._device = device
         self._shifts: dict[int, NDArray[np.int32]] = {}  # by slot, of prompts with images
 
@@ -80,6 +83,19 @@ class ImageInputs:
             found[:, at : at + part.shape[1]] = part
         return deltas if found is None else found
 
+    def last_seen(
+        self, batch: ScheduledBatch, positions: NDArray[np.int64]
+    ) -> NDArray[np.int32] | None:
+        """Return, of each of the step's tokens [T] at these positions, the position of the last
+        token that it attends to; None if none attends to a later one."""
+        if not batch.images.rows or not self._encoder.facts.sees_ahead:
+            return None
+        found, starts = positions.astype(np.int32), _first_tokens(batch)
+        for each in batch.images.rows:
+            for first, end in runs_of(each.positions):
+                found[first + starts[each.slot] : end + starts[each.slot]] = end - 1
+        return found
+
     def _prompts(self, batch: ScheduledBatch) -> Sequence[tuple[int, NDArray[np.int32]]]:
         """Return the chunks of prompts that have tokens before the end of their last image, with
         the shifts of these prompts."""
@@ -95,7 +111,8 @@ class ImageInputs:
     # ---- images -------------------------------------------------------------------------------
 
     def encode(self, images: StepImages) -> Encoded | None:
-        """Encode a step's images, one after the other; None if there are none."""
+        """Encode a step's images, as many at once as the largest image has tokens; None if there
+        are none."""
         if not images.encodes:
             return None
         done, events = Encoded(), None
@@ -103,40 +120,42 @@ class ImageInputs:
             events = _event(), _event()
             events[0].record()
         began = time.perf_counter()
-        for each in images.encodes:
-            done.finite.append(self._encode(each))
-            done.digests.append(each.digest)
+        for together in _groups(images.encodes, self._most_tokens):
+            done.finite.append(self._encode(together))
+            done.digests.extend(each.digest for each in together)
         if events is not None:
             events[1].record()
         done.events, done.seconds = events, time.perf_counter() - began
         return done
 
-    def encode_largest(self, max_model_len: int) -> None:
+    def encode_largest(self) -> None:
         """Encode an image of zeros with as many tokens as a prompt may have."""
         facts = self._encoder.facts
-        tokens = facts.largest_tokens(max_model_len)
-        grid = (1, facts.patches.merge, tokens * facts.patches.merge)
+        grid = facts.largest_grid(self._max_model_len)
         pixels = np.zeros(facts.pixel_shape(grid), dtype=np.float32)
-        self._encode(ImageEncode(b"", grid, np.arange(tokens, dtype=np.int32), pixels))
+        rows = np.arange(facts.image_tokens(grid), dtype=np.int32)
+        self._encode([ImageEncode(b"", grid, rows, pixels)])
 
-    def _encode(self, image: ImageEncode) -> torch.Tensor:
+    def _encode(self, images: Sequence[ImageEncode]) -> torch.Tensor:
         device = self._device.torch_device
-        rows = upload(image.rows.astype(np.int64), device)
-        pixels = upload(np.require(image.pixels, requirements="W"), device)
-        return self._encoder.keep(rows, pixels, image.grid)
+        rows = np.concatenate([image.rows for image in images]).astype(np.int64)
+        pixels = [self._pixels(image.pixels) for image in images]
+        grids = [image.grid for image in images]
+        return self._encoder.keep(upload(rows, device), pixels, grids)
+
+    def _pixels(self, pixels: NDArray[np.float32]) -> torch.Tensor:
+        """Upload pixels, converted to the encoder's type while they are copied to pinned memory."""
+        source = _read_only(pixels)
+        if not self._device.is_gpu:
+            return source
+        host = torch.empty(source.shape, dtype=self._encoder.pixel_type, pin_memory=True)
+        return host.copy_(source).to(self._device.torch_device, non_blocking=True)
 
     def tokens(self, batch: ScheduledBatch) -> ImageTokens | None:
         """Return the step's tokens that images fill, with their outputs; None if there are none."""
         if not batch.images.rows:
             return None
-        counts = batch.num_scheduled_tokens
-        starts = dict(
-            zip(
-                batch.slots.tolist(),
-                (np.cumsum(counts) - counts - batch.num_computed_tokens).tolist(),
-                strict=True,
-            )
-        )
+        starts = _first_tokens(batch)
         sent = upload_together(
             {
                 "tokens": np.concatenate(
@@ -150,6 +169,33 @@ class ImageInputs:
             self._device.torch_device,
         )
         return ImageTokens(sent["tokens"], self._encoder.outputs[sent["rows"]])
+
+
+def _read_only(pixels: NDArray[np.float32]) -> torch.Tensor:
+    """Return pixels as a tensor of the same memory, to which no encoder writes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch cannot mark a tensor as one that is not written
+        return torch.from_numpy(pixels)
+
+
+def _first_tokens(batch: ScheduledBatch) -> dict[int, int]:
+    """Return, by slot, the difference of a token's index in the step from its position."""
+    counts = batch.num_scheduled_tokens
+    firsts = np.cumsum(counts) - counts - batch.num_computed_tokens
+    return dict(zip(batch.slots.tolist(), firsts.tolist(), strict=True))
+
+
+def _groups(images: Sequence[ImageEncode], most_tokens: int) -> Iterator[list[ImageEncode]]:
+    """Yield images to encode at once, of at most so many tokens unless one has more. Those of equal
+    grids are neighbours."""
+    group: list[ImageEncode] = []
+    for image in sorted(images, key=lambda each: each.grid):
+        if group and len(image.rows) + sum(len(each.rows) for each in group) > most_tokens:
+            yield group
+            group = []
+        group.append(image)
+    if group:
+        yield group
 
 
 def _event() -> torch.cuda.Event:

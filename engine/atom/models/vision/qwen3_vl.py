@@ -8,6 +8,7 @@ another; one output per square, with those for the decoder's layers beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isqrt
 from typing import cast
 
@@ -15,23 +16,37 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from atom.model_ops.backends.interface import Ops
 from atom.models.vision.encoder import ImageEncoder, VisionSpec
-from atom.models.vision.parts import Dense, LayerNorm, Table, activation, attended, rotation
+from atom.models.vision.parts import (
+    Dense,
+    LayerNorm,
+    Rotation,
+    Runs,
+    Table,
+    activation,
+    equal_runs,
+    frequencies_of,
+    repeated,
+    rotated_attention,
+    rotation,
+)
+from atom.sizing.vision.facts import Grid
 from atom.sizing.vision.qwen3_vl import QwenVisionFacts
 
 _EPS = 1e-6
 
 
 class _Attention(nn.Module):
-    def __init__(self, facts: QwenVisionFacts) -> None:
+    def __init__(self, facts: QwenVisionFacts, ops: Ops) -> None:
         super().__init__()
-        size, self._heads = facts.hidden_size, facts.num_heads
+        size, self._heads, self._ops = facts.hidden_size, facts.num_heads, ops
         self.qkv = Dense(3 * size, size)
         self.proj = Dense(size, size)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(x).unflatten(1, (3, self._heads, -1)).unbind(1)
-        return cast(torch.Tensor, self.proj(attended(q, k, v, cos, sin)))
+    def forward(self, x: torch.Tensor, by: Rotation, runs: Runs) -> torch.Tensor:
+        results = rotated_attention(self.qkv(x), self._heads, by, runs, self._ops)
+        return cast(torch.Tensor, self.proj(results))
 
 
 class _Mlp(nn.Module):
@@ -46,15 +61,15 @@ class _Mlp(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, facts: QwenVisionFacts) -> None:
+    def __init__(self, facts: QwenVisionFacts, ops: Ops) -> None:
         super().__init__()
         self.norm1 = LayerNorm(facts.hidden_size, _EPS)
-        self.attn = _Attention(facts)
+        self.attn = _Attention(facts, ops)
         self.norm2 = LayerNorm(facts.hidden_size, _EPS)
         self.mlp = _Mlp(facts)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.norm1(x), cos, sin)
+    def forward(self, x: torch.Tensor, by: Rotation, runs: Runs) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x), by, runs)
         return cast(torch.Tensor, x + self.mlp(self.norm2(x)))
 
 
@@ -85,11 +100,11 @@ class _PatchEmbed(nn.Module):
 
 
 class _Visual(nn.Module):
-    def __init__(self, facts: QwenVisionFacts) -> None:
+    def __init__(self, facts: QwenVisionFacts, ops: Ops) -> None:
         super().__init__()
         self.patch_embed = _PatchEmbed(facts)
         self.pos_embed = Table(facts.positions, facts.hidden_size)
-        self.blocks = nn.ModuleList(_Block(facts) for _ in range(facts.num_layers))
+        self.blocks = nn.ModuleList(_Block(facts, ops) for _ in range(facts.num_layers))
         self.merger = _Merger(facts, merges_first=False)
         self.deepstack_merger_list = nn.ModuleList(
             _Merger(facts, merges_first=True) for _ in facts.inner_layers
@@ -97,28 +112,37 @@ class _Visual(nn.Module):
 
 
 class QwenVisionEncoder(ImageEncoder):
-    def __init__(self, spec: VisionSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: VisionSpec, ops: Ops) -> None:
+        super().__init__(spec, ops)
         assert isinstance(spec.facts, QwenVisionFacts)
         self._facts = spec.facts
-        self.visual = _Visual(spec.facts)
+        self.visual = _Visual(spec.facts, ops)
 
-    def encode(self, pixels: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+    def encode(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
         visual = self.visual
-        rows, columns = self._places(grid, pixels.device)
-        x = visual.patch_embed.proj(pixels)
-        x = x + self._positions(rows, columns, grid).to(x.dtype)
-        cos, sin = self._rotation(rows, columns)
+        places = [
+            (grid, count, *self._places(grid, pixels[0].device))
+            for grid, count in equal_runs(grids)
+        ]
+        x = visual.patch_embed.proj(torch.cat([each.to(self.outputs.dtype) for each in pixels]))
+        x = x + torch.cat(
+            [
+                self._positions(rows, columns, grid).to(x.dtype).repeat(count, 1)
+                for grid, count, rows, columns in places
+            ]
+        )
+        by = repeated(
+            [(self._rotation(rows, columns), count) for _, count, rows, columns in places]
+        )
+        runs = [(count, grid[1] * grid[2]) for grid, count, *_ in places]
         inner: list[torch.Tensor] = []
         for number, block in enumerate(visual.blocks):
-            x = block(x, cos, sin)
+            x = block(x, by, runs)
             if number in self._facts.inner_layers:
                 inner.append(visual.deepstack_merger_list[len(inner)](x))
         return torch.cat((visual.merger(x), *inner), dim=1)
 
-    def _places(
-        self, grid: tuple[int, int, int], device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _places(self, grid: Grid, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the row and column [patches] of each patch, square by square."""
         _, height, width = grid
         merge = self._facts.patches.merge
@@ -127,9 +151,7 @@ class QwenVisionEncoder(ImageEncoder):
         columns = torch.arange(width, device=device).view(1, 1, shape[2], merge).expand(shape)
         return rows.transpose(1, 2).flatten(), columns.transpose(1, 2).flatten()
 
-    def _positions(
-        self, rows: torch.Tensor, columns: torch.Tensor, grid: tuple[int, int, int]
-    ) -> torch.Tensor:
+    def _positions(self, rows: torch.Tensor, columns: torch.Tensor, grid: Grid) -> torch.Tensor:
         """Interpolate the learned positions [patches, size]: the image spans the whole grid."""
         table, side = self.visual.pos_embed.weight, isqrt(self._facts.positions)
         (top, bottom, down), (left, right, across) = (
@@ -141,12 +163,8 @@ class QwenVisionEncoder(ImageEncoder):
                 found += table[row * side + column] * (share * part).unsqueeze(1)
         return found
 
-    def _rotation(
-        self, rows: torch.Tensor, columns: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        size = self._facts.head_dim // 2
-        places = torch.arange(0, size, 2, dtype=torch.float, device=rows.device) / size
-        frequencies = 1.0 / self._facts.theta**places
+    def _rotation(self, rows: torch.Tensor, columns: torch.Tensor) -> Rotation:
+        frequencies = frequencies_of(self._facts.theta, self._facts.head_dim // 2, rows.device)
         return rotation(rows, columns, (frequencies, frequencies))
 
 

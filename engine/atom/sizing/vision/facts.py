@@ -8,7 +8,8 @@ family as a tag.
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -16,7 +17,8 @@ import msgspec
 MOST_KEPT_TOKENS = 16_384
 _CONTEXTS = 8
 
-Family = Literal["pixtral", "qwen3_vl"]
+Grid = tuple[int, int, int]  # time, height and width in patches
+Family = Literal["gemma3", "gemma4", "kimi_k25", "llama4", "pixtral", "qwen3_vl"]
 
 
 class Patches(msgspec.Struct, frozen=True):
@@ -42,8 +44,10 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     - `output_size`: elements of a token's embedding in the decoder.
     - `most_image_tokens`: of the largest image that a prompt may have.
     - `image_token_id`: at a prompt's positions that outputs fill.
+    - `family`: the name of the file that computes it, below `atom.models.vision`.
     """
 
+    family: ClassVar[Family]
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -54,14 +58,16 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     image_token_id: int
 
     @property
-    def family(self) -> Family:
-        """Return the name of the file that computes it, below `atom.models.vision`."""
-        raise NotImplementedError
-
-    @property
     def parameters(self) -> int:
         """Return the number of parameters of the encoder and its projection."""
         raise NotImplementedError
+
+    @property
+    def plain_layer_parameters(self) -> int:
+        """Return the number of parameters of a layer with two LayerNorms, four matrices of
+        attention and two of an MLP, all of them with biases."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        return 4 * hidden**2 + 4 * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
 
     @property
     def decoder_layers(self) -> int:
@@ -74,12 +80,41 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         return False
 
     @property
+    def sees_ahead(self) -> bool:
+        """Return whether neighbouring tokens of an image attend to each other both ways in the
+        decoder, in some of its layers. A step then computes all of them."""
+        return False
+
+    @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
 
-    def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         """Return the shape of the pixels of an image with this grid of patches."""
         raise NotImplementedError
+
+    def image_tokens(self, grid: Grid) -> int:
+        """Return the tokens of an image with this grid of patches."""
+        return grid[1] * grid[2] // self.patches.merge**2
+
+    def takes(self, grid: Grid) -> bool:
+        """Return whether an image may have this grid of patches, besides its number of tokens."""
+        time, height, width = grid
+        merge = self.patches.merge
+        return time == 1 and min(height, width) > 0 and not (height % merge or width % merge)
+
+    def largest_grid(self, max_model_len: int) -> Grid:
+        """Return a grid of an image with the most tokens."""
+        merge = self.patches.merge
+        return 1, merge, self.largest_tokens(max_model_len) * merge
+
+    def largest_pixel_bytes(self, max_model_len: int) -> int:
+        """Return the bytes of the pixels of an image with the most tokens, in float32."""
+        return 4 * math.prod(self.pixel_shape(self.largest_grid(max_model_len)))
+
+    def encoded_patches(self, grid: Grid) -> int:
+        """Return the patches that the encoder's layers compute of an image."""
+        return grid[0] * grid[1] * grid[2]
 
     @property
     def row_size(self) -> int:
@@ -108,7 +143,7 @@ class VisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         the model's type; the residual stream, its norm and a layer's output; and either queries,
         keys and values, twice if they are rotated, with their results, or an MLP's inner numbers.
         """
-        patches = self.largest_tokens(max_model_len) * self.patches.merge**2
+        patches = self.encoded_patches(self.largest_grid(max_model_len))
         pixels = patches * self.patches.numbers * (4 + element_bytes)
         widest = max(7 * self.hidden_size, 3 * self.intermediate_size)
         layers = patches * (3 * self.hidden_size + widest) * element_bytes

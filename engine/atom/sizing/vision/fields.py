@@ -9,6 +9,7 @@ from atom.sizing.errors import ModelFactsError
 _THETA = 10_000.0
 _MOST_LAYERS = 4096
 _MOST_WIDTH = 1 << 22  # elements of a hidden state
+_MOST_CHANNELS = 64
 _MOST_PATCH = 1 << 10  # pixels of a side, patches of a merged side
 
 
@@ -42,6 +43,23 @@ def head_count(config: Config, key: str, default: int, hidden_size: int) -> int:
             field=key,
         )
     return heads
+
+
+def plain_head_count(config: Config, key: str, default: int, hidden_size: int) -> int:
+    """Return the number of heads, which share the hidden state and do not rotate."""
+    heads = whole(config, key, default)
+    if hidden_size % heads:
+        raise ModelFactsError(
+            f"config.json: vision_config.hidden_size is {hidden_size}; it must be a multiple of "
+            f"its {heads} heads",
+            field=key,
+        )
+    return heads
+
+
+def channel_count(config: Config, key: str = "num_channels") -> int:
+    """Return the number of a pixel's channels."""
+    return whole(config, key, 3, _MOST_CHANNELS)
 
 
 def single(config: Config, key: str, default: int) -> int:

@@ -3,10 +3,13 @@ squares of patches are merged into tokens. Keys and defaults are those of transf
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from atom.sizing.config_fields import Config, flag, number, positive
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.vision.facts import Family, Patches, VisionFacts
+from atom.sizing.vision.facts import Family, Grid, Patches, VisionFacts
 from atom.sizing.vision.fields import (
+    channel_count,
     head_count,
     layer_count,
     rope_theta,
@@ -16,7 +19,6 @@ from atom.sizing.vision.fields import (
 )
 
 _IMAGE_SIZE = 1024  # of transformers' class
-_MOST_CHANNELS = 64
 
 
 class PixtralFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
@@ -25,6 +27,8 @@ class PixtralFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
     the MLPs and of the projector; projector_eps: of the projector's norm; projector_bias: whether
     its two matrices have biases."""
 
+    family: ClassVar[Family] = "pixtral"
+
     feature_layer: int
     theta: float
     activation: str
@@ -32,11 +36,7 @@ class PixtralFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
     projector_eps: float
     projector_bias: bool
 
-    @property
-    def family(self) -> Family:
-        return "pixtral"
-
-    def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return (self.patches.channels, grid[1] * self.patches.size, grid[2] * self.patches.size)
 
     @property
@@ -65,7 +65,7 @@ def pixtral(config: Config, text: Config) -> PixtralFacts:
         intermediate_size=whole(vision, "intermediate_size", 4096),
         num_layers=layers,
         num_heads=head_count(vision, "num_attention_heads", 16, hidden),
-        patches=Patches(patch, merge, whole(vision, "num_channels", 3, _MOST_CHANNELS)),
+        patches=Patches(patch, merge, channel_count(vision)),
         output_size=positive(text, "hidden_size"),
         most_image_tokens=max(1, side) ** 2,
         image_token_id=_image_token_id(config),

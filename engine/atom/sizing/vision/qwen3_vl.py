@@ -6,10 +6,13 @@ In Qwen3-VL, results of inner layers are added to the decoder's first layers (De
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from atom.sizing.config_fields import Config, positive
 from atom.sizing.errors import ModelFactsError
-from atom.sizing.vision.facts import MOST_KEPT_TOKENS, Family, Patches, VisionFacts
+from atom.sizing.vision.facts import MOST_KEPT_TOKENS, Family, Grid, Patches, VisionFacts
 from atom.sizing.vision.fields import (
+    channel_count,
     head_count,
     layer_count,
     rope_theta,
@@ -19,7 +22,6 @@ from atom.sizing.vision.fields import (
 )
 
 _DEEPSTACK = (8, 16, 24)
-_MOST_CHANNELS = 64
 
 
 class QwenVisionFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
@@ -28,15 +30,13 @@ class QwenVisionFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
     pairs of the decoder's heads that rotate by time, height and width, unless its rope names
     others."""
 
+    family: ClassVar[Family] = "qwen3_vl"
+
     inner_layers: tuple[int, ...]
     positions: int
     theta: float
     activation: str
     sections: tuple[int, int, int]
-
-    @property
-    def family(self) -> Family:
-        return "qwen3_vl"
 
     @property
     def decoder_layers(self) -> int:
@@ -46,19 +46,18 @@ class QwenVisionFacts(VisionFacts, frozen=True, kw_only=True, tag=True):
     def has_axes(self) -> bool:
         return True
 
-    def pixel_shape(self, grid: tuple[int, int, int]) -> tuple[int, ...]:
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return (grid[1] * grid[2], self.patches.numbers)
 
     @property
     def parameters(self) -> int:
-        hidden, inner = self.hidden_size, self.intermediate_size
-        layer = 4 * hidden**2 + 4 * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
+        hidden = self.hidden_size
         patches = hidden * self.patches.numbers + hidden
         positions = self.positions * hidden
         merged = hidden * self.patches.merge**2
         merger = merged**2 + merged + merged * self.output_size + self.output_size
         mergers = merger + 2 * hidden + len(self.inner_layers) * (merger + 2 * merged)
-        return patches + positions + self.num_layers * layer + mergers
+        return patches + positions + self.num_layers * self.plain_layer_parameters + mergers
 
 
 def qwen3_vl(config: Config, text: Config) -> QwenVisionFacts:
@@ -101,7 +100,7 @@ def _facts(
         patches=Patches(
             size=single(vision, "patch_size", 16),
             merge=single(vision, "spatial_merge_size", 2),
-            channels=whole(vision, "in_channels", 3, _MOST_CHANNELS),
+            channels=channel_count(vision, "in_channels"),
             frames=single(vision, "temporal_patch_size", 2),
         ),
         output_size=output,

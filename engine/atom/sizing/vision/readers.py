@@ -7,12 +7,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atom.sizing.config_fields import Config
+from atom.sizing.vision.gemma3 import Gemma3VisionFacts, gemma3
+from atom.sizing.vision.gemma4 import Gemma4VisionFacts, gemma4
+from atom.sizing.vision.kimi_k25 import KimiVisionFacts, kimi_k25
+from atom.sizing.vision.llama4 import Llama4VisionFacts, llama4
 from atom.sizing.vision.pixtral import PixtralFacts, pixtral
 from atom.sizing.vision.qwen3_vl import QwenVisionFacts, qwen3_5, qwen3_vl
 
-VisionKind = PixtralFacts | QwenVisionFacts
+VisionKind = (
+    Gemma3VisionFacts
+    | Gemma4VisionFacts
+    | KimiVisionFacts
+    | Llama4VisionFacts
+    | PixtralFacts
+    | QwenVisionFacts
+)
 
 _READERS: dict[str, Callable[[Config, Config], VisionKind]] = {
+    "Gemma3ForConditionalGeneration": gemma3,
+    "Gemma4ForConditionalGeneration": gemma4,
+    "KimiK25ForConditionalGeneration": kimi_k25,
+    "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,
     "Qwen3VLForConditionalGeneration": qwen3_vl,
     "Qwen3VLMoeForConditionalGeneration": qwen3_vl,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from atom.model_engine.schedule.step_result import StepResult
 from atom.models.vision.encoder import ImageEncoder
 from atom.sampling_params import SamplingParams
 from atom.sizing.mask_rule import CAUSAL
+from atom.sizing.vision.facts import Grid
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.vision_checkpoints import (
     IMAGE_TOKEN,
@@ -27,11 +29,17 @@ from tests.support.models.vision_checkpoints import (
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 SIZE = 16
+# One group of layers, whose blocks follow one another.
+ALIKE: dict[str, dict[str, Any]] = {
+    "gemma3": {"layer_types": ["full_attention"] * 3},
+    "llama4": {"no_rope_layers": [0] * 4},
+}
 
 
-@pytest.fixture(scope="module", params=["mistral3", "qwen3-vl"])
+@pytest.fixture(scope="module", params=["gemma3", "llama4", "mistral3", "qwen3-vl"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
-    return VisionModel(tmp_path_factory.mktemp("vision"), request.param)
+    alike = ALIKE.get(request.param, {})
+    return VisionModel(tmp_path_factory.mktemp("vision"), request.param, **alike)
 
 
 def driver(model: VisionModel, **options: Any) -> CoreDriver:
@@ -93,9 +101,10 @@ def test_an_image_of_several_prompts_is_encoded_once(model: VisionModel) -> None
     assert stats.encoder_seconds_total > 0.0
 
 
+@pytest.mark.sampled(1)
 def test_more_images_than_their_outputs_have_room_for_take_turns(model: VisionModel) -> None:
-    """A context of 32 tokens keeps the outputs of eight such contexts."""
-    engine = driver(model, max_model_len=32, max_num_batched_tokens=512, max_num_seqs=32)
+    """A context of 40 tokens keeps the outputs of eight such contexts."""
+    engine = driver(model, max_model_len=40, max_num_batched_tokens=512, max_num_seqs=32)
     prompts = [model.prompt(text(2, seed), Picture(4, 4, seed), text(3, 1)) for seed in range(24)]
     assert engine.generate_each([prompt.asked(GREEDY) for prompt in prompts]) == [
         model.greedy(prompt, 4) for prompt in prompts
@@ -107,14 +116,14 @@ def test_events_have_the_tokens_of_blocks_and_the_images_in_them(model: VisionMo
     engine = driver(model)
     log = BlockLog()
     engine.scheduler.blocks.tell(log)
-    engine.generate_each([prompt.asked(GREEDY)])
+    (answer,) = engine.generate_each([prompt.asked(GREEDY)])
     entries = log.take()
     assert all(isinstance(entry, Stored) for entry in entries)
     events = EventMaker(SIZE, [CAUSAL]).events(entries)
     tokens = [token for event in events for token in event.token_ids]
     keys = [key for event in events for key in event.extra_keys or [None] * len(event.block_hashes)]
     blocks = len(keys)
-    assert tokens == prompt.token_ids[: blocks * SIZE]
+    assert tokens == [*prompt.token_ids, *answer][: blocks * SIZE]
     (image,) = prompt.images
     digest = image.item.digest.hex()
     expected: list[Any] = [None] * blocks
@@ -139,10 +148,12 @@ def test_an_output_that_is_no_number_ends_its_requests_alone(
     assert isinstance(encoder, ImageEncoder)
     encode = type(encoder).encode
 
-    def broken(self: Any, given: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
-        found = encode(self, given, grid)
-        if given.shape == pixels.shape and np.array_equal(given.numpy(), pixels):
-            found[-1, 0] = torch.nan
+    def broken(self: Any, given: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
+        found, end = encode(self, given, grids), 0
+        for each, grid in zip(given, grids, strict=True):
+            end += self.facts.image_tokens(grid)
+            if each.shape == pixels.shape and np.array_equal(each.numpy(), pixels):
+                found[end - 1, 0] = torch.nan
         return found
 
     monkeypatch.setattr(type(encoder), "encode", broken)

@@ -16,13 +16,18 @@ from tests.support.pictures import file_of
 from tests.support.server.http_app import serve_model
 from tests.support.server.seeing_model import IMAGE, image_part, write_seeing_tokenizer
 
-_NEW_TOKENS = 6
+NEW_TOKENS = 6
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Return the folder of a tiny Mistral Small 3, and transformers' model of it."""
     folder = tmp_path_factory.mktemp("seeing")
+    return folder, write_checkpoint(folder)
+
+
+def write_checkpoint(folder: Path) -> Any:
+    """Write a tiny Mistral Small 3 with a chat template, and return transformers' model of it."""
     tokenizer = write_seeing_tokenizer(folder)
     image = tokenizer.token_to_id(IMAGE)
     model = make_multimodal_checkpoint(
@@ -39,16 +44,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     (folder / "processor_config.json").write_text(json.dumps(sizes))
     longest = {"size": {"longest_edge": vision.image_size}}
     (folder / "preprocessor_config.json").write_text(json.dumps(longest))
-    return folder, model
+    return model
 
 
-def _picture(side: int, colour: str) -> Image.Image:
+def drawn(side: int, colour: str) -> Image.Image:
     picture = Image.linear_gradient("L").convert("RGB").resize((side, side + 9))
     picture.paste(colour, (side // 4, side // 3, side // 2, side - 5))
     return picture
 
 
-def _greedy(model: Any, prompt: list[int], pictures: list[Image.Image]) -> list[int]:
+def greedy(model: Any, prompt: list[int], pictures: list[Image.Image]) -> list[int]:
     """Draw the most likely tokens with transformers' own processing."""
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 
@@ -57,7 +62,7 @@ def _greedy(model: Any, prompt: list[int], pictures: list[Image.Image]) -> list[
     processor = PixtralImageProcessorPil(size={"longest_edge": config.vision_config.image_size})
     found = processor(pictures, patch_size=side, return_tensors="pt")
     drawn: list[int] = []
-    for _ in range(_NEW_TOKENS):
+    for _ in range(NEW_TOKENS):
         with torch.inference_mode():
             logits = model(
                 input_ids=torch.tensor([[*prompt, *drawn]]),
@@ -71,7 +76,7 @@ def _greedy(model: Any, prompt: list[int], pictures: list[Image.Image]) -> list[
 
 async def test_chats_with_pictures_equal_transformers(checkpoint: tuple[Path, Any]) -> None:
     folder, model = checkpoint
-    pictures = [_picture(50, "red"), _picture(37, "blue")]
+    pictures = [drawn(50, "red"), drawn(37, "blue")]
     first, second = (image_part(file_of(picture)) for picture in pictures)
     turns = [
         {"role": "user", "content": [{"type": "text", "text": "What is "}, first]},
@@ -84,14 +89,14 @@ async def test_chats_with_pictures_equal_transformers(checkpoint: tuple[Path, An
             answer = await rig.post(
                 "/v1/chat/completions",
                 messages=turns[:count],
-                max_tokens=_NEW_TOKENS,
+                max_tokens=NEW_TOKENS,
                 temperature=0,
                 ignore_eos=True,
                 return_token_ids=True,
             )
             assert answer.status_code == 200, answer.text
             body = answer.json()
-            expected = _greedy(model, body["prompt_token_ids"], shown)
+            expected = greedy(model, body["prompt_token_ids"], shown)
             assert body["choices"][0]["token_ids"] == expected
             assert body["usage"]["prompt_tokens_details"]["image_tokens"] > 0
         assert body["usage"]["prompt_tokens_details"]["cached_tokens"] > 0

@@ -16,7 +16,6 @@ from atom.model_engine.control import Sleep, WakeUp
 from atom.model_engine.llm_engine import LLMEngine
 from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.request_image import RequestImage
-from atom.model_engine.transfer_legs import PrefillLeg
 from atom.model_engine.wire.request_bounds import RequestBounds
 from atom.sampling_params import SamplingParams
 from tests.support.engine_core.core_driver import CoreDriver
@@ -28,7 +27,7 @@ from tests.support.models.vision_checkpoints import (
 )
 from tests.support.ranks.rank_group import RankGroup
 
-KINDS = ("mistral3", "qwen3-vl", "qwen3-vl-moe")
+KINDS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3-vl", "qwen3-vl-moe")
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 OPTIONS: dict[str, Any] = {
     "max_num_batched_tokens": 24, "max_num_seqs": 4, "block_size": 16, "device": "cpu",
@@ -47,6 +46,7 @@ def pair() -> Iterator[RankGroup]:
     ranks.close()
 
 
+@pytest.mark.sampled(2)
 def test_an_engine_process_answers_prompts_with_images(model: VisionModel) -> None:
     prompts = pictures_and_texts(model)
     with LLMEngine(model=str(model.folder), **OPTIONS) as engine:
@@ -61,6 +61,7 @@ def test_an_engine_process_answers_prompts_with_images(model: VisionModel) -> No
     assert [each["token_ids"] for each in found] == [model.greedy(each, 6) for each in prompts]
 
 
+@pytest.mark.sampled(2)
 def test_ranks_that_share_a_model_say_what_one_rank_says(
     model: VisionModel, pair: RankGroup
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_configuration_survives_its_way_to_the_processes(model: VisionModel) -
     assert Config.from_json(config.to_json()) == config
 
 
+@pytest.mark.sampled(2)
 def test_an_engine_that_slept_encodes_its_images_again(model: VisionModel) -> None:
     prompt = model.prompt(text(5, 1), Picture(3, 4, 1), text(13, 2))
     engine = CoreDriver(str(model.folder), **OPTIONS)
@@ -93,6 +95,7 @@ def test_an_engine_that_slept_encodes_its_images_again(model: VisionModel) -> No
     assert engine.scheduler.stats().images_encoded_total == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["mistral3", "qwen3-vl"])
 def test_adapters_compute_prompts_with_images(tmp_path: Path, kind: str) -> None:
     model = VisionModel(tmp_path / "model", kind)
@@ -115,6 +118,8 @@ def test_adapters_compute_prompts_with_images(tmp_path: Path, kind: str) -> None
     ]
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.singles
 @pytest.mark.parametrize(
     "options", [{"language_model_only": True}, {"max_images": 0}, {"reproducible": True}], ids=str
 )
@@ -123,6 +128,8 @@ def test_a_text_only_service_has_no_encoder_and_refuses_images(
 ) -> None:
     config = build_config(EngineOptions.of(model=str(model.folder), **OPTIONS, **options))
     assert config.model.facts.vision is None
+    if config.execution.reproducible and model.kind.startswith("gemma"):
+        return  # whose activation no reproducible kernel computes on a CPU
     with LLMEngine(config=config) as engine:
         prompt = model.prompt(text(5, 1), Picture(2, 2), text(3, 2))
         with pytest.raises(RequestError, match="served as a model of text"):
@@ -136,11 +143,11 @@ def wrong_images(model: VisionModel) -> Iterator[tuple[str, list[int], list[Plac
     item, mask = image.item, image.is_image
     yield "at tokens", tokens, [PlacedImage(item, len(tokens) - 1, mask)]
     yield "in the place of another", tokens, [image, image]
-    yield "fills 5 of", tokens, [PlacedImage(item, image.offset, mask[1:] & True)]
+    yield f"fills {item.tokens - 1} of", tokens, [PlacedImage(item, image.offset, mask[1:] & True)]
     square = image_item(item.pixels[..., :-1], item.grid, item.tokens)
     yield "pixels of the shape", tokens, [PlacedImage(square, image.offset, mask)]
     still = image_item(item.pixels, (2, *item.grid[1:]), item.tokens)
-    yield "the grid", tokens, [PlacedImage(still, image.offset, mask)]
+    yield "grid", tokens, [PlacedImage(still, image.offset, mask)]
     many = model.prompt(*[Picture(1, 2, seed) for seed in range(9)])
     yield "has 9 images", many.token_ids, list(many.images)
 
@@ -154,17 +161,3 @@ def test_images_that_do_not_fit_are_refused_by_name(model: VisionModel) -> None:
         with pytest.raises(RequestError, match=words) as error:
             bounds.check(asked)
         assert error.value.param == "images"
-
-
-def test_a_prompt_with_images_is_not_divided_between_engines(model: VisionModel) -> None:
-    config = build_config(EngineOptions.of(model=str(model.folder), **OPTIONS))
-    prompt = model.prompt(text(5, 1), Picture(2, 3), text(3, 2))
-    tokens = prompt.token_ids
-    asked = Request(
-        *(1, tokens, GREEDY, len(tokens) + 6, 0.0),
-        images=[RequestImage.of(image) for image in prompt.images],
-        kv_transfer=PrefillLeg(),
-    )
-    with pytest.raises(RequestError, match="not divided between engines") as error:
-        RequestBounds(config.model).check(asked)
-    assert error.value.param == "images"

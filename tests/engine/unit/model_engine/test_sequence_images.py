@@ -34,7 +34,7 @@ def drawn(seed: int) -> tuple[list[int], list[RequestImage]]:
                 filled=b"\1" * (height * width),
                 grid=(1, height * MERGE, width * MERGE),
                 shape=(1,),
-                pixels=bytes(4),
+                pixels=memoryview(bytes(4)),
             )
         )
         tokens += [IMAGE] * (height * width)

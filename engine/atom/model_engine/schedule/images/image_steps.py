@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from atom.config_values import SchedulerConfig
 from atom.model_engine.batch import (
     ImageEncode,
     ImageRows,
@@ -23,6 +24,7 @@ from atom.model_engine.schedule.images.image_outputs import ImageOutputs
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence as Row
 from atom.model_engine.sequence_images import SequenceImage
+from atom.sizing.vision.facts import VisionFacts
 
 BAD_IMAGE = (
     "the image encoder's output for an image of the prompt is not finite (NaN or infinite); send "
@@ -39,8 +41,51 @@ class ImageSteps:
         self._step_tokens = step_tokens
         self._held: dict[int, set[bytes]] = {}  # digests, by slot
         self._encodes: list[ImageEncode] = []
+        self._open_bytes = 0  # pixels of all sequences
         self.items_total = self.hits_total = self.failures_total = self.encoded_total = 0
         self.seconds_total = 0.0
+
+    @staticmethod
+    def of(
+        vision: VisionFacts | None, rows: RowTable, max_model_len: int, config: SchedulerConfig
+    ) -> ImageSteps | None:
+        """Build the steps of an encoder; None for a model that reads text alone."""
+        if vision is None:
+            return None
+        kept_tokens = vision.kept_tokens(max_model_len)
+        return ImageSteps(rows, kept_tokens, config.max_num_batched_tokens)
+
+    # ---- sequences ----------------------------------------------------------------------------
+
+    def arrive(self, sequence: Row) -> None:
+        """Count the pixels of a sequence, which it holds to its end: after a preemption its images
+        may have to be encoded again."""
+        self._open_bytes += _pixel_bytes(sequence)
+
+    def begin(self, sequence: Row) -> None:
+        """Count the images of a sequence that takes a slot for the first time."""
+        if sequence.images is not None:
+            self.items_total += len(sequence.images.images)
+
+    def end(self, sequence: Row) -> None:
+        """Count the pixels of a sequence that has ended no more."""
+        self._open_bytes -= _pixel_bytes(sequence)
+
+    # ---- steps --------------------------------------------------------------------------------
+
+    def whole(self, slot: int, count: int, room: int) -> int:
+        """Return how many of a row's next tokens a step can compute instead of `count`, so that it
+        cuts no run of tokens that see each other both ways: up to the end of the run if that are at
+        most `room`, else up to its begin."""
+        sequence = self._rows.sequence_in(slot)
+        if sequence.images is None or count <= 0:
+            return count
+        computed = int(self._rows.num_computed[slot])
+        run = sequence.images.run_around(computed + count)
+        if run is None:
+            return count
+        first, end = run
+        return end - computed if end - computed <= room else max(0, first - computed)
 
     def cut(self, slot: int, count: int) -> int:
         """Return how many of the next `count` tokens of a row can be computed, whose images are
@@ -106,6 +151,7 @@ class ImageSteps:
             "image_failures_total": self.failures_total,
             "images_encoded_total": self.encoded_total,
             "encoder_seconds_total": self.seconds_total,
+            "image_bytes": self._open_bytes,
         }
 
     def _has(self, slot: int, sequence: Row, image: SequenceImage) -> bool:
@@ -148,3 +194,7 @@ class ImageSteps:
         held &= wanted
         if not held:
             del self._held[slot]
+
+
+def _pixel_bytes(sequence: Row) -> int:
+    return 0 if sequence.images is None else sequence.images.pixel_bytes
