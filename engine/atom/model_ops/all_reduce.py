@@ -14,17 +14,11 @@ from typing import cast
 import torch
 
 from atom.collectives.group import Group
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import (
-    ExpertsWeight,
-    Gating,
-    LinearWeight,
-    NormWeight,
-    Pending,
-    Stream,
-)
+from atom.model_ops.values import ExpertsWeight, LinearWeight, NormWeight, Pending, Stream
 
 
 def with_all_reduce(ops: Ops, group: Group) -> Ops:

@@ -12,9 +12,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.placement import Placement
-from atom.model_ops.values import Gating, LinearWeight, MoEWeight, NormWeight, Stream
+from atom.model_ops.values import LinearWeight, MoEWeight, NormWeight, Stream
 
 
 class Normed:

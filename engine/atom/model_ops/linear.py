@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from atom.collectives.group import ALONE, Group
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.expert_parallel.dispatch import PaddedDispatch
 from atom.model_ops.layernorm import Normed
@@ -21,7 +22,7 @@ from atom.model_ops.parallel import ONE_RANK, ExpertRanks, Ranks, Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
-from atom.model_ops.values import Gating, LinearWeight, LoraWeight, Stream
+from atom.model_ops.values import LinearWeight, LoraWeight, Stream
 from atom.sizing.projection import Projection, Split
 
 

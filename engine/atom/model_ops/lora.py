@@ -13,17 +13,11 @@ from typing import cast
 
 import torch
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import (
-    ExpertsWeight,
-    Gating,
-    LinearWeight,
-    MoEWeight,
-    NormWeight,
-    Stream,
-)
+from atom.model_ops.values import ExpertsWeight, LinearWeight, MoEWeight, NormWeight, Stream
 from atom.utils.forward_context import LoraTokens, get_forward_context
 
 _PAIRS = 16384  # of a token and an expert that are computed at once

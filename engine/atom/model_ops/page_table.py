@@ -14,6 +14,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}  # of a copy, by their bytes
+# Of checksums: words are mixed with their place, so equal words at other places differ.
+PLACE = -7046029254386353131  # 2^64 over the golden ratio, odd
+MIX = (-49064778989728563, -4265267296055464877)  # MurmurHash3's finaliser
+
 
 @dataclass(frozen=True, slots=True)
 class PageSegment:
@@ -30,26 +35,41 @@ class PageSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageTable:
-    """The segments of a page. factor: a block is row `block · factor` of each segment. prepared: a
-    kernel's own form of the segments, which lives as long as the table."""
+    """The segments of a page. factor: a block is row `block · factor` of each segment. page_bytes:
+    of all segments; word_bytes: of the widest word that each address and size is a multiple of, at
+    most 8; both are facts of the segments, which take longer to sum up than a page to copy.
+    prepared: a kernel's own form of the segments, which lives as long as the table."""
 
     segments: tuple[PageSegment, ...]
-    factor: int = 1
+    factor: int
+    page_bytes: int
+    word_bytes: int
     prepared: dict[int, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def page_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
 
     @staticmethod
     def of(tensors: Iterable[torch.Tensor], factor: int = 1) -> PageTable:
         """Make the table of tensors [rows, ..], whose rows are contiguous each, in this order."""
-        segments, offset = [], 0
+        segments, offset, sizes = [], 0, [8]
         for tensor in tensors:
-            segment = PageSegment(byte_rows(tensor), offset)
-            segments.append(segment)
-            offset += segment.size
-        return PageTable(tuple(segments), factor)
+            memory = byte_rows(tensor)
+            segments.append(PageSegment(memory, offset))
+            offset += memory.shape[1]
+            sizes += [memory.shape[1], memory.stride(0), memory.data_ptr()]
+        return PageTable(tuple(segments), factor, offset, math.gcd(*sizes))
+
+    def word_of_rows(self, row_bytes: int) -> int:
+        """Return the bytes of a word of pages in a buffer, whose rows have this size."""
+        return _widest_word(self.word_bytes, row_bytes)
+
+
+def word_bytes(table: PageTable, pages: torch.Tensor) -> int:
+    """Return the bytes of the widest word that every address and size is a multiple of."""
+    return _widest_word(table.word_bytes, pages.stride(0), pages.data_ptr())
+
+
+def _widest_word(*sizes: int) -> int:
+    common = math.gcd(*sizes)
+    return next(width for width in WORDS if common % width == 0)
 
 
 def byte_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -49,6 +49,12 @@ class Placement:
         return (self,) if self.instead is None else (self, *self.instead.choices)
 
     @property
+    def companions(self) -> tuple[Placement, ...]:
+        """Return the placements of the tensors that are read together with this one, which alone
+        says nothing; their targets are not filled by themselves."""
+        return ()
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Return the names that the tensor may have in a checkpoint."""
         return (self.name, *self.aliases)
@@ -59,8 +65,9 @@ class Placement:
         shape = tuple(target.shape)
         return cls(name, shape, tuple((0, size) for size in shape), target)
 
-    def fill(self, part: torch.Tensor) -> None:
-        """Copy the part that was read, with a conversion between floating-point dtypes."""
+    def fill(self, part: torch.Tensor, *companions: torch.Tensor) -> None:
+        """Copy the part that was read, with a conversion between floating-point dtypes. companions:
+        the parts of those placements that were read."""
         if self.convert is not None:
             part = self.convert(part)
         self.target.copy_(in_order(part, self.order).reshape(self.target.shape))

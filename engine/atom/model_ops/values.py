@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.routing import Routing
 from atom.sizing.mask_rule import CAUSAL, MaskRule
+from atom.utils.forward_context import AttentionMetaData
 
 
 class WeightFormat(enum.Enum):
@@ -42,45 +44,6 @@ INT4_FORMATS = (WeightFormat.INT4, WeightFormat.INT4_ORDERED)
 FP4_FORMATS = (WeightFormat.MXFP4, WeightFormat.MXFP4_INTERLEAVED)
 # Whose matrices are multiplied with activations of the same element.
 EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
-
-
-class Activation(enum.Enum):
-    """The gate of a gated MLP, by Hugging Face's name of it, or the activation between the matrices
-    of an MLP without a gate."""
-
-    SILU = "silu"
-    GELU_TANH = "gelu_pytorch_tanh"
-    RELU2 = "relu2"  # no gate: the square of the positive part, of one product instead of two
-
-    @property
-    def has_gate(self) -> bool:
-        """Return whether the activation combines two products, one of them a gate."""
-        return self is not Activation.RELU2
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedSwiGLU:
-    """Computes gpt-oss's gated activation: (up + 1) · gate · sigmoid(alpha · gate), the gate at
-    most `limit` and the up between its two signs."""
-
-    alpha: float
-    limit: float
-    value = "clamped_swiglu"  # its name, as an Activation's
-    has_gate = True
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedSiLU:
-    """Computes DeepSeek-V4's gated activation: silu(gate) · up, the gate at most `limit` and the up
-    between its two signs."""
-
-    limit: float
-    value = "clamped_silu"  # its name, as an Activation's
-    has_gate = True
-
-
-# How gate and up of a gated MLP become one.
-Gating = Activation | ClampedSwiGLU | ClampedSiLU
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +258,8 @@ class AttentionShape:
     """Heads of one attention layer on this rank; scale multiplies q·k. mask: the tokens that a
     query attends to. softcap: bounds scores, as softcap · tanh(score / softcap). sinks [Hq]
     float32, of a layer that has_sinks: a score of each head that takes part in every query's
-    softmax and has no value (gpt-oss)."""
+    softmax and has no value (gpt-oss). sees_ahead: tokens of an image also attend to its later
+    ones, as far as a step's `last_seen` says."""
 
     num_heads: int
     num_kv_heads: int
@@ -304,7 +268,13 @@ class AttentionShape:
     mask: MaskRule = CAUSAL
     softcap: float | None = None
     has_sinks: bool = False
+    sees_ahead: bool = False
     sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+    def last_seen(self, step: AttentionMetaData) -> torch.Tensor | None:
+        """Return the last position that each of the step's tokens attends to in this layer; None if
+        none attends to a later token."""
+        return step.prompts.last_seen if self.sees_ahead else None
 
     @property
     def has_plain_scores(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
+from atom.model_ops.activations import ClampedSiLU
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.routing import Routing, Scoring
-from atom.model_ops.values import ClampedSiLU
 from atom.models.decoder.spec import LayerSpec, ModelSpec, StreamsSpec, decoder_spec, rope_limits
 from atom.sizing.attention.kinds import EntriesAttention
 from atom.sizing.layers import Experts

@@ -50,12 +50,13 @@ def spec(config: ModelConfig) -> ModelSpec:
 
 
 def _shape(config: ModelConfig, layer: LayerSpec) -> AttentionShape:
-    raw = config.hf_config
+    raw, vision = config.hf_config, config.facts.vision
     assert isinstance(layer.attention, AttentionShape)
     return replace(
         layer.attention,
         scale=float(raw.get("query_pre_attn_scalar") or _QUERY_SCALAR) ** -0.5,
         softcap=raw.get("attn_logit_softcapping", _SCORE_SOFTCAPS.get(config.architecture)),
+        sees_ahead=vision is not None and vision.sees_ahead,
     )
 
 

@@ -21,6 +21,7 @@ from atom.models.decoder.spec import (
     decoder_spec,
     rope_by_kind,
 )
+from atom.sizing.mask_rule import CAUSAL
 
 _ROPES: dict[str, dict[str, Any]] = {
     "full_attention": {
@@ -38,17 +39,28 @@ def spec(config: ModelConfig) -> ModelSpec:
         _check_shares(config.hf_config["rope_parameters"])
         ropes = {kind: {"rope_theta": rope["rope_theta"]} for kind, rope in _ROPES.items()}
 
+    vision = config.facts.vision
+    both_ways = vision is not None and vision.sees_ahead
+
     def changed(layer: LayerSpec) -> LayerSpec:
         assert isinstance(layer.attention, AttentionShape)
+        # Layers that attend to all tokens stay causal for images, too.
+        ahead = both_ways and layer.attention.mask != CAUSAL
         return replace(
             layer,
             norms=NormPlacement.AROUND,
-            attention=replace(layer.attention, scale=1.0),
+            attention=replace(layer.attention, scale=1.0, sees_ahead=ahead),
             rope=rope_by_kind(config, layer, ropes),
         )
 
     facts, size = config.facts, plain.layers[0].facts.per_layer_input
-    inputs = PerLayerInputsSpec(facts.inputs.per_layer_vocab_size, facts.num_layers, size)
+    padding, vocab = config.hf_config.get("pad_token_id") or 0, facts.inputs.per_layer_vocab_size
+    if size and vision is not None and not 0 <= padding < vocab:
+        raise ModelError(
+            f"config.json: pad_token_id {padding} stands for tokens of images in the inputs of "
+            f"layers, which have rows 0 to {vocab - 1} (vocab_size_per_layer_input)"
+        )
+    inputs = PerLayerInputsSpec(vocab, facts.num_layers, size, padding)
     return replace(
         plain.with_layers(changed),
         embedding_scale=plain.hidden_size**0.5,

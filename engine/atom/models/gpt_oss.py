@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
+from atom.model_ops.activations import ClampedSwiGLU
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import ClampedSwiGLU
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 
 _EPSILON, _THETA = 1e-5, 150_000.0

@@ -103,10 +103,6 @@ _LLAMA4_BLOCK = ExpertsBlock(
     parted_by=("compressed-tensors", "awq", "gptq"),
 )
 _GEMMA_ACTIVATION = ActivationField("hidden_activation", "gelu_pytorch_tanh")
-_V4_PLAIN = (
-    "its checkpoints have experts in fp4 and scales under names of their own, and it is served "
-    "from plain weights alone"
-)
 _V4_MTP = "its layers that predict are of a kind of their own, which transformers does not define"
 
 
@@ -117,7 +113,7 @@ class Architecture:
     `spec(config)`; family: readers of its layers and names.
 
     - `gguf`: llama.cpp's name of it, "" if single-file checkpoints of it are not read.
-    - `plain_alone`: the reason why its quantised checkpoints are not read, "" if they are.
+    - `written_by`: the methods whose quantised checkpoints are read; empty for all of them.
     - `silu_alone`: its hidden_act is that of convolutions, gates and experts too, which know silu.
     - `mtp_lacking`: the reason why its own layers do not draft, "" if they may.
     """
@@ -128,7 +124,7 @@ class Architecture:
     module: str
     family: Family
     gguf: str = ""
-    plain_alone: str = ""
+    written_by: tuple[str, ...] = ()
     silu_alone: bool = False
     mtp_lacking: str = ""
 
@@ -374,7 +370,7 @@ _ROWS = (
         "DeepSeek V4",
         "deepseek_v4",
         Family(deepseek_v4, fields=deepseek_v4_fields, stored=StoredNames(names=deepseek_v4_names)),
-        plain_alone=_V4_PLAIN,
+        written_by=("fp8",),
         silu_alone=True,
         mtp_lacking=_V4_MTP,
     ),

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 _GIB = 1024**3
 _TERA, _GIGA = 1e12, 1e9
+# Logical devices that one AMD GPU becomes in each compute partition mode (ROCm's names).
+PARTITIONS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
 
 
 class Vendor(enum.StrEnum):
@@ -94,3 +96,10 @@ _SHEETS = (
     _Sheet("B200", Vendor.NVIDIA, 178, 8.0, (2250.0, 4500.0, 9000.0), 900.0, 1000.0),
 )
 CARDS: Mapping[str, Card] = {sheet.name: sheet.card() for sheet in _SHEETS}
+
+
+def card_of_device(name: str) -> Card | None:
+    """Return the card of a device by the name that its driver gives, such as `NVIDIA H200`; None
+    for a device of another kind."""
+    words = name.upper().replace("_", " ").split()
+    return next((card for card in CARDS.values() if card.name in words), None)

@@ -312,6 +312,7 @@ FIELDS: dict[str, Kind] = {
     "topk_group": _EXPERTS,
     "topk_method": Text(),
     "scoring_func": Text(),
+    "expert_dtype": Text(),
     "routed_scaling_factor": Number(0.0, 1e6),
     "norm_topk_prob": Flag(),
     # the parameters of the computation
@@ -354,6 +355,7 @@ FIELDS: dict[str, Kind] = {
     # end and beginning
     "eos_token_id": _IDS,
     "bos_token_id": _IDS,
+    "pad_token_id": Whole(-_MOST_TOKENS, _MOST_TOKENS),  # -1: none
 }
 ROPE_FIELDS: dict[str, Kind] = {
     "rope_type": Text(),

@@ -34,7 +34,8 @@ SUPPORTED_FORMATS = (
     "modelopt), "
     "int8 with a scale per matrix or output (compressed-tensors), int4 in groups of inputs in "
     "their own or another order (awq, gptq, compressed-tensors), mxfp4 (quark, "
-    "compressed-tensors, and gpt-oss' experts)"
+    "compressed-tensors, and gpt-oss' experts), nvfp4, mxfp8 and mxfp6 converted to fp8 with a "
+    "scale per output (modelopt, compressed-tensors, mxfp8)"
 )
 
 
@@ -101,6 +102,8 @@ def format_problem(block: ExpertsBlock, quantization: Quantization) -> str:
 def _is_stacked(block: ExpertsBlock, quantization: Quantization) -> bool:
     """Return whether a format is one that experts in one tensor may have: of Granite's the one with
     a scale of each output."""
+    if quantization.converted is not None:
+        return False
     by_outputs = quantization.bits == 8 and quantization.granularity == "row"
     compressed = quantization.method == "compressed-tensors"
     return quantization.method in block.stacked_by and (by_outputs or not compressed)
@@ -132,14 +135,15 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """Yield the settings of a supported architecture's checkpoint that the engine does not
     compute."""
     row = ARCHITECTURES[facts.architecture]
-    if facts.quantization is not None and row.plain_alone:
+    scheme = facts.quantization
+    if scheme is not None and row.written_by and scheme.method not in row.written_by:
         yield Unsupported(
             "quantization_config",
-            f"a quantised {facts.architecture} is not supported: "
-            f"{row.plain_alone}; use a checkpoint in bfloat16 without "
-            "quantization_config, and no --quantization",
+            f"a {facts.architecture} quantised by the method {scheme.method} is not supported; "
+            f"supported: {', '.join(row.written_by)}, as its authors publish it; use such a "
+            "checkpoint, or one in bfloat16 without quantization_config, and no --quantization",
         )
-    elif facts.quantization is not None:
+    elif scheme is not None:
         yield from _formats(facts)
     kinds = set(facts.rope.kinds.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):

@@ -111,11 +111,13 @@ def running_sequences(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
 
 
 def checkpoint_tokens(layout: KvLayout, block_size: int) -> int:
-    """Return the tokens between two checkpoints, in whole blocks; 0 without checkpoints: if there
-    are no states, or if there are windows, whose blocks before a prefix's end are freed."""
-    if not layout.state_bytes or any(group.window is not None for group in layout.groups):
+    """Return the tokens between two checkpoints, in whole blocks; 0 if there are no states. If
+    every group has a window, a token counts in all of them. A window of one token keeps no block at
+    the end of a prefix, which would find its checkpoint."""
+    if not layout.state_bytes or any(group.window == 1 for group in layout.groups):
         return 0
-    tokens = -(-layout.state_bytes // (_INTERVALS * layout.growing_bytes_per_token))
+    kept_bytes = layout.growing_bytes_per_token or layout.bytes_per_token * len(layout.groups)
+    tokens = -(-layout.state_bytes // (_INTERVALS * kept_bytes))
     return -(-tokens // block_size) * block_size
 
 

@@ -106,6 +106,16 @@ _LLAMA4 = {
     "head_dim": 128,
     "max_position_embeddings": 131_072,
 }
+_DEEPSEEK_V3 = {
+    "vocab_size": 129_280,
+    "hidden_size": 7168,
+    "intermediate_size": 18_432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "max_position_embeddings": 4096,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,12 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
     "Gemma4ForConditionalGeneration": Wrapper(
         "Gemma 4", "gemma4", {"gemma4_text": "Gemma4ForCausalLM"}, _GEMMA4
+    ),
+    "KimiK25ForConditionalGeneration": Wrapper(
+        "Kimi-K2.5",
+        "kimi_k25",
+        dict.fromkeys(("deepseek_v3", "kimi_k2"), "DeepseekV3ForCausalLM"),
+        _DEEPSEEK_V3,
     ),
     "Mistral3ForConditionalGeneration": Wrapper(
         "Mistral Small 3", "mistral3", {"mistral": "MistralForCausalLM"}, _MISTRAL
@@ -158,6 +174,8 @@ WRAPPERS: dict[str, Wrapper] = {
         "Llama 4", "llama4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
     ),
 }
+# transformers' names of architectures that published checkpoints name otherwise.
+_ALSO_NAMED = {"Kimi_K25ForConditionalGeneration": "KimiK25ForConditionalGeneration"}
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
 _DECODER_NAMES = ("language_model.model.", "model.language_model.")
 _TEXT_NAMES = {
@@ -170,6 +188,7 @@ _OTHER_PARTS = (
     "vision_model.",
     "visual.",
     "multi_modal_projector.",
+    "mm_projector.",
     "embed_vision.",
     "audio_tower.",
     "embed_audio.",
@@ -177,9 +196,11 @@ _OTHER_PARTS = (
 
 
 def architectures_of(config: Config) -> object:
-    """Return the value of `architectures`; if it is null, empty or absent, the architecture of
-    `model_type`."""
+    """Return the value of `architectures`, under the names of published checkpoints; if it is null,
+    empty or absent, the architecture of `model_type`."""
     named = config.get("architectures")
+    if isinstance(named, (list, tuple)):
+        named = [_ALSO_NAMED.get(str(each), each) for each in named]
     kind = config.get("model_type")
     if named or not isinstance(kind, str):
         return named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom.model_ops.activations import Activation, ClampedSwiGLU
 from atom.model_ops.backends.triton_ops.activation import gating
 from atom.model_ops.backends.triton_ops.gemm import dequantise_matrix
 from atom.model_ops.backends.triton_ops.moe import (
@@ -13,7 +14,6 @@ from atom.model_ops.backends.triton_ops.moe import (
     sort_by_expert,
 )
 from atom.model_ops.backends.triton_ops.nvidia import fp8_hi_lo
-from atom.model_ops.values import Activation, ClampedSwiGLU
 
 _EXPERTS = {
     "EXPERTS": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.activations import ClampedSwiGLU
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ClampedSwiGLU, ExpertsWeight, LinearWeight, WeightFormat
+from atom.model_ops.values import ExpertsWeight, LinearWeight, WeightFormat
 
 
 def fp8_experts_answer(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.op_case import OpCase
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.slots import SlotSampling, SlotTensors
 from atom.model_ops.values import AttentionShape, LayerCache
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.utils.forward_context import AttentionMetaData, DecodeRuns
@@ -211,10 +211,12 @@ def slot_tensors(
         last_token=integers(1000, slots + 1).to(device),
         num_computed=integers(max_blocks * 16 - 1, slots + 1).to(device),
         block_tables=integers(500, slots + 1, groups * max_blocks).to(torch.int32).to(device),
-        temperature=torch.rand(slots + 1, generator=draw).to(device),
-        seed=integers(2**62, slots + 1).to(device),
-        top_k=integers(50, slots + 1).to(device),
-        top_p=torch.rand(slots + 1, generator=draw).to(device),
-        min_p=torch.rand(slots + 1, generator=draw).to(device),
+        sampling=SlotSampling(
+            temperature=torch.rand(slots + 1, generator=draw).to(device),
+            seed=integers(2**62, slots + 1).to(device),
+            top_k=integers(50, slots + 1).to(device),
+            top_p=torch.rand(slots + 1, generator=draw).to(device),
+            min_p=torch.rand(slots + 1, generator=draw).to(device),
+        ),
         num_groups=groups,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.triton_ops import (
     activation,
     allreduce_norm,
@@ -59,8 +60,8 @@ from atom.model_ops.backends.triton_ops.sampling import (
     token_bitmask,
     top_k_top_p_min_p,
 )
-from atom.model_ops.values import Activation
 from tests.engine.ops.expert_cases import CLAMPED, EXPERT_CASES, INT4, SILU
+from tests.engine.ops.image_cases import IMAGE_CASES
 from tests.engine.ops.moe_gemv_cases import MOE_GEMV, W8A16_GEMV
 from tests.engine.ops.packed_int32_cases import PACKED_INT32
 
@@ -102,6 +103,7 @@ NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
 PLAIN = {"WINDOW": 0, "IN_CHUNKS": False, "SOFTCAP": 0.0, "sinks_ptr": None}
 WINDOWED = {"WINDOW": 4096, "IN_CHUNKS": False, "SOFTCAP": 50.0}
 IN_CHUNKS = {**PLAIN, "WINDOW": 8192, "IN_CHUNKS": True}
+PREFILL = {"BLOCK_M": 128, "BLOCK_N": 64, "last_seen_ptr": None}
 UNSCALED = {"SCALED": False, "TALL": 1, "WIDE": 0, "scale_ptr": None}
 SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
 IN_PLACE = {"order_ptr": None, "index_ptr": None}
@@ -198,7 +200,7 @@ CASES: list[Any] = [
         ("decode of fp8", decode._decode_kernel,
          {**PADDED_HEADS, **GROUP, **WINDOWED, "BLOCK_N": 64, "IS_SPLIT": True}, FP8_TYPES),
         ("prefill of fp8", prefill._prefill_kernel,
-         {**HEADS, **GROUP, **PLAIN, "BLOCK_M": 128, "BLOCK_N": 64}, {"num_warps": 8, **FP8_TYPES}),
+         {**HEADS, **GROUP, **PLAIN, **PREFILL}, {"num_warps": 8, **FP8_TYPES}),
         ("combine", split_kv._combine_kernel,
          {"HQ": 32, "D": 128, "BLOCK_N": 64, "WINDOW": 4096,
           "IN_CHUNKS": False, "PADDED": 64}, {}),
@@ -210,8 +212,7 @@ CASES: list[Any] = [
         ("verify in chunks", verify_decode._verify_kernel,
          {**RUN, **IN_CHUNKS, "GROUP": 5, "TILE": 32}, RUN_TYPES),
         ("prefill in chunks", prefill._prefill_kernel,
-         {**HEADS, **GROUP, **IN_CHUNKS, "BLOCK_M": 128, "BLOCK_N": 64, **BF16},
-         {"num_warps": 8}),
+         {**HEADS, **GROUP, **IN_CHUNKS, **PREFILL, **BF16}, {"num_warps": 8}),
         ("verify of 4 rows", verify_decode._verify_kernel, {**RUN, "TILE": 16}, RUN_TYPES),
         ("verify of 6 rows", verify_decode._verify_kernel, {**RUN, "TILE": 32},
          {"num_warps": 2, **RUN_TYPES}),
@@ -228,11 +229,10 @@ CASES: list[Any] = [
         ("combine verified rows", verify_decode._combine_verify_kernel,
          {"HQ": 32, "D": 128, "PADDED": 64}, RUN_TYPES),
         ("prefill", prefill._prefill_kernel,
-         {**HEADS, **GROUP, **PLAIN, "BLOCK_M": 128, "BLOCK_N": 64, **BF16},
-         {"num_warps": 8}),
+         {**HEADS, **GROUP, **PLAIN, **PREFILL, **BF16}, {"num_warps": 8}),
         ("prefill odd heads in a window", prefill._prefill_kernel,
-         {**PADDED_HEADS, **GROUP, **WINDOWED, "BLOCK_M": 128, "BLOCK_N": 64, **BF16},
-         {"num_warps": 8}),
+         {**PADDED_HEADS, **GROUP, **WINDOWED, **PREFILL, **BF16}, {"num_warps": 8}),
+        *IMAGE_CASES,
         ("gather a piece", long_chunks._gather_kernel,
          {"WIDTH": 1024, "LANES": 1024, "BLOCK_SIZE": 16, "TOKENS": 4}, {"num_warps": 8}),
         ("gather a piece of odd heads", long_chunks._gather_kernel,

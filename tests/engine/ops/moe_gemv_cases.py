@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom.model_ops.activations import Activation, ClampedSwiGLU
 from atom.model_ops.backends.triton_ops.activation import gating
 from atom.model_ops.backends.triton_ops.gemm import w8a16_gemv
 from atom.model_ops.backends.triton_ops.moe import gemv_kernels
-from atom.model_ops.values import Activation, ClampedSwiGLU
 
 Constants = dict[str, Any]
 

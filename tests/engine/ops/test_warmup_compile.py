@@ -26,6 +26,7 @@ import torch
 import triton
 from triton.compiler import ASTSource
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.triton_ops import activation, norms
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.attention import decode_append
@@ -36,7 +37,6 @@ from atom.model_ops.backends.triton_ops.compile.compiler_process import Speciali
 from atom.model_ops.backends.triton_ops.moe import grouped_gemm, grouped_kernel, sort_by_expert
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
-    Activation,
     AttentionShape,
     ExpertsWeight,
     LayerCache,

@@ -366,4 +366,23 @@ DENSE: dict[str, Case] = {
         },
         kv_token={1: 2 * 6 * 2 * 64 * 2, 4: 2 * 6 * 1 * 64 * 2},
     ),
+    "path:///models/atom-tiny-eyes": Case(
+        # the decoder, the tower over patches of 3 x 8 x 8, and the projector of four patches
+        weights={
+            1: 2
+            * (
+                2 * 479 * 128
+                + 4 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 320 + 2 * 128)
+                + 128
+                + 192 * 96
+                + 96
+                + 3 * (4 * 96 * 96 + 3 * 96 * 192 + 2 * 96)
+                + 96
+                + 384 * 96
+                + 96 * 128
+                + 128 * 128
+            )
+        },
+        kv_token={1: 2 * 4 * 2 * 32 * 2},
+    ),
 }

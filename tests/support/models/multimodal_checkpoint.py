@@ -55,6 +55,15 @@ _DELTA_NET = {
     "linear_value_head_dim": 24,
     "num_hidden_layers": 4,
 }
+_GEMMA4_VISION: dict[str, Any] = {
+    **_VISION,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "patch_size": 4,
+    "position_embedding_size": 64,
+}
 _LLAMA4_VISION: dict[str, Any] = {
     **_TOWER,
     "intermediate_size": 128,
@@ -62,12 +71,52 @@ _LLAMA4_VISION: dict[str, Any] = {
     "projector_input_dim": 32,
     "projector_output_dim": 32,
 }
+_KIMI_VISION: dict[str, Any] = {
+    **_VISION,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "patch_size": 4,
+    "pos_emb_height": 5,
+    "pos_emb_width": 5,
+}
 KINDS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
         "Gemma3Config",
         "Gemma3ForConditionalGeneration",
         {"sliding_window": 20, "query_pre_attn_scalar": 20},
         _TOWER,
+    ),
+    "gemma4": (
+        "Gemma4Config",
+        "Gemma4ForConditionalGeneration",
+        {
+            "sliding_window": 20,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 0,
+            "use_bidirectional_attention": "vision",
+        },
+        _GEMMA4_VISION,
+    ),
+    "kimi-k2.5": (
+        "Kimi_K25Config",
+        "Kimi_K25ForConditionalGeneration",
+        {
+            "q_lora_rank": 32,
+            "kv_lora_rank": 32,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "head_dim": 8,
+            "v_head_dim": 16,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "num_mtp_layers": 0,
+        },
+        _KIMI_VISION,
     ),
     "mistral3": (
         "Mistral3Config",
@@ -126,6 +175,12 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 
+# Fields of config.json beside the two parts, which a tiny encoder needs.
+_WHOLE: dict[str, dict[str, Any]] = {
+    "gemma3": {"mm_tokens_per_image": 4},
+    "kimi-k2.5": {"projection_hidden_size": 32, "tie_word_embeddings": False},
+}
+
 
 def make_multimodal_checkpoint(
     folder: Path,
@@ -146,20 +201,38 @@ def make_multimodal_checkpoint(
         config = getattr(transformers, config_name)(
             text_config={**_TEXT, "vocab_size": tokenizer.get_vocab_size(), **text, **changes},
             vision_config={**encoder, **(vision or {})},
-            **(whole or {}),
+            **{**_WHOLE.get(kind, {}), **(whole or {})},
         )
         model = getattr(transformers, model_name)(config).eval()
         for name, weight in model.named_parameters():
             norm = 0.0 if kind.startswith(("gemma3", "qwen3.5")) else 1.0
-            norm = 1.0 if "linear_attn.norm" in name else norm
+            norm = 1.0 if "linear_attn.norm" in name or "vision_tower" in name else norm
             mean, std = (norm, 0.1) if weight.dim() == 1 else (0.0, 0.12)
             torch.nn.init.normal_(weight, 0.0 if "bias" in name else mean, std)
         if unlikely:
-            model.lm_head.weight[list(unlikely)] = 0.0
+            model.get_output_embeddings().weight[list(unlikely)] = 0.0
     model.save_pretrained(folder)
     if kind == "qwen3-vl-moe":
         _lay_experts_inputs_first(folder)
+    if kind == "kimi-k2.5":
+        _name_as_published(folder)
     return model
+
+
+# Names that transformers writes of Kimi-K2.5, whose other names are those of published checkpoints.
+_KIMI_NAMES = {
+    "language_model.model.blocks.": "language_model.model.layers.",
+    "model.mm_projector.": "mm_projector.",
+    "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
+}
+
+
+def _name_as_published(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for written, published in _KIMI_NAMES.items():
+        tensors = {name.replace(written, published): each for name, each in tensors.items()}
+    save_file(tensors, file)
 
 
 def _lay_experts_inputs_first(folder: Path) -> None:

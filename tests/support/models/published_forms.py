@@ -25,7 +25,14 @@ from tests.support.models.draft_checkpoints import (
     add_mtp_layer,
     add_qwen_mtp_layer,
 )
-from tests.support.models.quantised_checkpoint import LAYOUTS, Layout, fp8_tensor, mxfp4
+from tests.support.models.quantised_checkpoint import (
+    CONVERTED,
+    LAYOUTS,
+    Layout,
+    fp8_flat_rows,
+    fp8_tensor,
+    mxfp4,
+)
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 # Beside matrices of layers: what joins a layer that drafts, and what it repeats of the model.
@@ -55,6 +62,10 @@ FORMS: dict[str, Layout] = {
         _packed_mxfp4,
     ),
     "modelopt-fp8": Layout({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8_tensor),
+    "modelopt-fp8-rows": Layout(
+        {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, fp8_flat_rows
+    ),
+    **CONVERTED,
 }  # fmt: skip
 
 
@@ -317,6 +328,7 @@ NAMED_SO: dict[tuple[str, str], tuple[dict[str, Any], str]] = {
 _LISTED_AS = {
     "fp8": "modules_to_not_convert", "compressed-tensors": "ignore",
     "awq": "modules_to_not_convert", "quark": "exclude", "modelopt": "ignore",
+    "mxfp8": "ignored_layers",
 }  # fmt: skip
 
 

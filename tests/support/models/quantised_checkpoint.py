@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.models.converted_layouts import Tensors, mxfp6, mxfp8, nvfp4
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
 _MATRIX = re.compile(
@@ -26,8 +27,6 @@ _MATRIX = re.compile(
 _STACK = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up|down)_proj")
 _FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-
-Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -266,6 +265,35 @@ LAYOUTS: dict[str, Layout] = {
     "quark-fp8-rows": Layout(_quark(dtype="fp8_e4m3", qscheme="per_channel"), fp8_flat_rows),
     "quark-mxfp4": Layout(_quark(dtype="fp4", qscheme="per_group", group_size=32), mxfp4),
 }
+# Layouts that are converted as they are loaded; any model may have them.
+CONVERTED: dict[str, Layout] = {
+    "modelopt-nvfp4": Layout(
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, nvfp4
+    ),
+    "compressed-nvfp4": Layout(
+        _compressed(
+            "nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group",
+            group_size=16, symmetric=True,
+        ),
+        lambda x: nvfp4(x, inverse=True),
+    ),
+    "modelopt-mxfp8": Layout({"quant_method": "modelopt", "quant_algo": "MXFP8"}, mxfp8),
+    "compressed-mxfp8": Layout(
+        _compressed("mxfp8-quantized", num_bits=8, type="float", strategy="group", group_size=32),
+        mxfp8,
+    ),
+    "compressed-mxfp6": Layout(
+        _compressed(
+            "mxfp6-pack-quantized", num_bits=6, type="float", strategy="group", group_size=32
+        ),
+        mxfp6,
+    ),
+    "mxfp8": Layout(
+        {"quant_method": "mxfp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0"},
+        lambda x: mxfp8(x, "weight_scale_inv"),
+    ),
+}  # fmt: skip
+LAYOUTS |= CONVERTED
 # The same with inputs as they are.
 MXFP4_WEIGHTS = Layout(
     _quark(dtype="fp4", qscheme="per_group", group_size=32) | {"global_quant_config": {"weight": {

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.expert_choice import sigmoid
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
@@ -19,7 +20,6 @@ from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     AttentionShape,
     ExpertsWeight,
-    Gating,
     LayerCache,
     LinearWeight,
     MoEWeight,

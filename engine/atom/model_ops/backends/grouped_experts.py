@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ExpertsWeight, Gating, LinearWeight
+from atom.model_ops.values import ExpertsWeight, LinearWeight
 
 Product = Callable[[torch.Tensor, LinearWeight], torch.Tensor]
 Activate = Callable[[torch.Tensor, Gating], torch.Tensor]

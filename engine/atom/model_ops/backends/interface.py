@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from atom.collectives.group import Group
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.draft_ops import DraftOps
 from atom.model_ops.backends.lora_ops import LoraOps
 from atom.model_ops.backends.op_case import OpCase
@@ -42,7 +43,6 @@ from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
     AttentionShape,
     ExpertsWeight,
-    Gating,
     IndexCache,
     IndexShape,
     IndexTokens,
@@ -131,6 +131,10 @@ class Ops(DraftOps, LoraOps, Protocol):
     def act_and_mul(self, x: torch.Tensor, activation: Gating) -> torch.Tensor:
         """Compute x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]; ClampedSwiGLU as its
         docstring defines."""
+
+    def rotate_heads(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Rotate the heads x [T, heads, D] in place, in float32: each element i with i + D / 2. A
+        token's heads are contiguous; cos, sin [T, D / 2] float32, contiguous."""
 
     def route(self, x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         """Choose and weigh the experts of each token of x [T, H], scores in float32. Of equal

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import torch
 
-from atom.model_ops.values import Gating, LinearWeight, LoraWeight, NormWeight, Stream
+from atom.model_ops.activations import Gating
+from atom.model_ops.values import LinearWeight, LoraWeight, NormWeight, Stream
 from atom.utils.forward_context import LoraTokens
 
 

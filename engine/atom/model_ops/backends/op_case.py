@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from atom.lora_config import LoraConfig
+from atom.model_ops.activations import Activation, Gating
 from atom.model_ops.backends.op_names import (
     COMPRESSED_OPS,
     DRAFT_OPS,
     EXPERTS_OPS,
     HEADS_OPS,
+    IMAGE_OPS,
     LORA_OPS,
     MLA_OPS,
     SHARD_OPS,
@@ -21,14 +24,7 @@ from atom.model_ops.backends.op_names import (
 )
 from atom.model_ops.compressed_attention import CompressedShape
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import (
-    Activation,
-    AttentionShape,
-    Gating,
-    IndexShape,
-    LatentShape,
-    WeightFormat,
-)
+from atom.model_ops.values import AttentionShape, IndexShape, LatentShape, WeightFormat
 from atom.sizing.states import StateShape
 
 
@@ -61,20 +57,39 @@ class ExpertsCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpCase:
-    """The features that an engine needs of its operations: dtypes of the model and of its KV cache;
-    shapes of attention layers, of those with a latent, entries or a state, and of indexers; tokens
-    per block; formats of matrices but experts'; activations. wide_norms: whether norms' weights are
-    float32 in a model that is not; drafts: whether rows carry drafts; lora: the matrices of which
-    rows may have adapters."""
+class LayerShapes:
+    """The shapes of layers with a cache: of attention over keys and values, over a latent, over
+    compressed entries; of states; and of the indexers of sparse attention."""
 
-    dtype: torch.dtype
-    kv_dtype: torch.dtype
     attention: tuple[AttentionShape, ...] = ()
     latent: tuple[LatentShape, ...] = ()
     compressed: tuple[CompressedShape, ...] = ()
     states: tuple[StateShape, ...] = ()
     index: tuple[IndexShape, ...] = ()
+
+    @classmethod
+    def of(cls, shapes: Iterable[object], index: Iterable[IndexShape]) -> LayerShapes:
+        """Sort the shapes of a model's layers by their kind, each once."""
+        found = dict.fromkeys(shapes)
+        return cls(
+            attention=tuple(shape for shape in found if isinstance(shape, AttentionShape)),
+            latent=tuple(shape for shape in found if isinstance(shape, LatentShape)),
+            compressed=tuple(shape for shape in found if isinstance(shape, CompressedShape)),
+            states=tuple(shape for shape in found if isinstance(shape, StateShape)),
+            index=tuple(dict.fromkeys(index)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCase:
+    """The features that an engine needs of its operations: dtypes of the model and of its KV cache;
+    shapes of layers with a cache; tokens per block; formats of matrices but experts'; activations.
+    wide_norms: whether norms' weights are float32 in a model that is not; drafts: whether rows
+    carry drafts; lora: the matrices of which rows may have adapters."""
+
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    layers: LayerShapes = LayerShapes()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
     experts: ExpertsCase = ExpertsCase()
@@ -86,17 +101,19 @@ class OpCase:
     def asks_for(self, op: str) -> bool:
         """Return whether a step computes the operation at all, as far as attention, drafts
         and adapters decide."""
+        if op in IMAGE_OPS:
+            return False
         if op in DRAFT_OPS:
             return self.drafts
         if op in STATE_OPS:
-            return any(isinstance(state, STATE_OPS[op]) for state in self.states)
+            return any(isinstance(state, STATE_OPS[op]) for state in self.layers.states)
         if op in COMPRESSED_OPS:
-            return bool(self.compressed)
+            return bool(self.layers.compressed)
         if op == "expert_products":
             return self.lora is LoraMatrices.EXPERTS_TOO and bool(self.experts.routings)
         if op in LORA_OPS:
             return self.lora is not LoraMatrices.NONE
-        return op not in SPARSE_OPS or bool(self.index)
+        return op not in SPARSE_OPS or bool(self.layers.index)
 
     def needs(self, op: str) -> bool:
         """Return whether a step of reproducible runs may compute the operation at all, as far as
@@ -104,9 +121,9 @@ class OpCase:
         if op in SHARD_OPS:
             return False
         if op in HEADS_OPS:
-            return bool(self.attention)
+            return bool(self.layers.attention)
         if op in MLA_OPS:
-            return bool(self.latent)
+            return bool(self.layers.latent)
         if op in EXPERTS_OPS:
             return bool(self.experts.routings)
         return self.asks_for(op)

@@ -39,6 +39,7 @@ OPS = (
     "receive_step",
     "prepare_decode",
     "commit_tokens",
+    "rotate_heads",
     *DRAFT_OPS,
 )
 
@@ -83,6 +84,8 @@ STATE_OPS = {
 }
 # Of ranks that draw without each other's logits.
 SHARD_OPS = ("sample_vocab_shard",)
+# Of encoders of images, which run before a step's layers and in no graph.
+IMAGE_OPS = ("rotate_heads",)
 LORA_OPS = ("add_lora", "expert_products")
 ATTENTION_OPS = (
     "paged_attention",

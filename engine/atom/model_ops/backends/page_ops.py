@@ -20,13 +20,26 @@ _PACKAGE = "atom.model_ops.backends"
 
 class PageOps(Protocol):
     """Copies whole pages. blocks: int64 [n] on the table's device; pages: uint8 [n, page_bytes] on
-    that device, each row contiguous."""
+    that device, each row contiguous; sums: int64 [n] on that device, zeros, which get checksums of
+    the pages: of 64 bits, the same for the same table and bytes, and of this device alone."""
 
-    def read_pages(self, table: PageTable, blocks: torch.Tensor, pages: torch.Tensor) -> None:
+    def read_pages(
+        self,
+        table: PageTable,
+        blocks: torch.Tensor,
+        pages: torch.Tensor,
+        sums: torch.Tensor | None = None,
+    ) -> None:
         """Copy blocks to pages."""
         ...
 
-    def write_pages(self, table: PageTable, blocks: torch.Tensor, pages: torch.Tensor) -> None:
+    def write_pages(
+        self,
+        table: PageTable,
+        blocks: torch.Tensor,
+        pages: torch.Tensor,
+        sums: torch.Tensor | None = None,
+    ) -> None:
         """Copy pages to blocks, which are different ones."""
         ...
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.expert_parallel.dispatch import ExpertDispatch, own_share
 from atom.model_ops.expert_parallel.expert_map import ExpertMap
 from atom.model_ops.linear import Build
 from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ExpertsWeight, Gating, Stream
+from atom.model_ops.values import ExpertsWeight, Stream
 from atom.sizing.layers import Stacking
 from atom.sizing.projection import Projection
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.linear import Build, LoraPart, WeightHolder, held_parameter
 from atom.model_ops.parallel import ONE_RANK, Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.checkpoint_layouts import InStack
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
-from atom.model_ops.values import Gating, LinearWeight, LoraWeight
+from atom.model_ops.values import LinearWeight, LoraWeight
 from atom.sizing.layers import Stacking
 from atom.sizing.projection import Projection
 

@@ -16,7 +16,7 @@ import torch
 
 from atom.errors import ModelError
 from atom.model_ops.parallel import Region
-from atom.model_ops.placement import Placement, in_order
+from atom.model_ops.placement import FLOATS, Placement, in_order
 from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import WeightFormat
@@ -65,7 +65,7 @@ class QuantisingPlacement(Placement):
     format: WeightFormat = WeightFormat.PLAIN
     block: tuple[int, int] = (1, 1)
 
-    def fill(self, part: torch.Tensor) -> None:
+    def fill(self, part: torch.Tensor, *companions: torch.Tensor) -> None:
         """Quantise the part; this needs memory for the part in float32."""
         assert self.scale is not None
         if self.convert is not None:
@@ -242,18 +242,20 @@ def _block_scales(part: Part, quantization: Quantization) -> Placement:
         region=((first // tall, _ceil(end, tall)), (first_in // wide, _ceil(end_in, wide))),
         target=part.scale,
         order=part.order if stored_tall == 1 else None,
-        aliases=(f"{part.name}.weight_scale",),
+        # DeepSeek V4's, which may be exponents.
+        aliases=(f"{part.name}.weight_scale", f"{part.name}.scale"),
+        dtypes=(*FLOATS, torch.float8_e8m0fnu),
         convert=convert,
     )
 
 
 def _microscaled(part: Part) -> Iterator[Placement]:
-    """Place MXFP4 as Quark and compressed-tensors have it: bytes of two neighbouring inputs, and
-    exponents."""
+    """Place MXFP4 as Quark, compressed-tensors and DeepSeek V4 have it: bytes of two neighbouring
+    inputs, and exponents."""
     matrix, rows, (first, end) = part.matrix, part.region.rows, part.region.columns
-    for name, inputs, target in (
-        ("weight", 2, part.data),
-        ("weight_scale", MXFP4_GROUP, part.scale),
+    for name, inputs, target, alias in (
+        ("weight", 2, part.data, "weight_packed"),
+        ("weight_scale", MXFP4_GROUP, part.scale, "scale"),
     ):
         yield Placement(
             name=f"{part.name}.{name}",
@@ -261,8 +263,8 @@ def _microscaled(part: Part) -> Iterator[Placement]:
             region=(rows, (first // inputs, end // inputs)),
             target=target,
             order=part.order,
-            aliases=(f"{part.name}.weight_packed",) if name == "weight" else (),
-            dtypes=(torch.uint8, torch.float8_e8m0fnu),
+            aliases=(f"{part.name}.{alias}",),
+            dtypes=(torch.uint8, torch.int8, torch.float8_e8m0fnu),
             convert=_bytes,
         )
 

@@ -1,4 +1,4 @@
-"""Codes of few bits: two to a byte, the values of e2m1, and the two kinds of e4m3.
+"""Codes of few bits: two to a byte, the values of e2m1 and e2m3, the two kinds of e4m3.
 
 Pure functions on tensors of any device. A byte holds two neighbours, the first in its low half,
 which is also how int32 words of checkpoints hold eight.
@@ -23,6 +23,26 @@ def pack_pairs(codes: torch.Tensor) -> torch.Tensor:
     """Pack uint8 codes below 16 [.., 2·n] → [.., n]."""
     low, high = codes.unflatten(-1, (-1, 2)).unbind(-1)
     return low | (high << 4)
+
+
+def unpack_fours(packed: torch.Tensor) -> torch.Tensor:
+    """Unpack uint8 [.., 3·n] → codes of six bits [.., 4·n], the first in the lowest bits."""
+    first, second, third = packed.unflatten(-1, (-1, 3)).unbind(-1)
+    codes = (
+        first & 63,
+        (first >> 6) | ((second & 15) << 2),
+        (second >> 4) | ((third & 3) << 4),
+        third >> 2,
+    )
+    return torch.stack(codes, dim=-1).flatten(-2)
+
+
+def fp6_values(codes: torch.Tensor) -> torch.Tensor:
+    """Convert e2m3 codes to float32; the highest of six bits is the sign."""
+    exponent, eighths = (codes >> 3) & 3, (codes & 7).float()
+    normal = torch.ldexp(8 + eighths, exponent.int() - 1)
+    values = torch.where(exponent == 0, eighths, normal) / 8
+    return torch.where(codes >= 32, -values, values)
 
 
 def fp4_values(codes: torch.Tensor) -> torch.Tensor:

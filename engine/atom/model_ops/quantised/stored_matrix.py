@@ -22,6 +22,7 @@ from atom.model_ops.quantised.checkpoint_layouts import (
     side_by_side,
     stack_placements,
 )
+from atom.model_ops.quantised.converted_layouts import converted_placement
 from atom.model_ops.values import (
     INT4_FORMATS,
     InputGroups,
@@ -118,21 +119,21 @@ class StoredMatrix:
         for number, (name, (matrix, region)) in enumerate(zip(names, self._parts, strict=True)):
             end = first + region.shape[0]
             tall = self._block[0]
-            yield from part_placements(
-                Part(
-                    name=name,
-                    matrix=matrix,
-                    region=region,
-                    order=self._orders.get(matrix.name),
-                    block=self._block,
-                    data=data[first:end],
-                    scale=scale[first // tall : -(-end // tall)],
-                    zero=None if zero is None else zero[first // 2 : end // 2],
-                    index=None if index is None else index[number],
-                ),
-                self._quantization,
-                self._format,
+            part = Part(
+                name=name,
+                matrix=matrix,
+                region=region,
+                order=self._orders.get(matrix.name),
+                block=self._block,
+                data=data[first:end],
+                scale=scale[first // tall : -(-end // tall)],
+                zero=None if zero is None else zero[first // 2 : end // 2],
+                index=None if index is None else index[number],
             )
+            if self._quantization.converted is None:
+                yield from part_placements(part, self._quantization, self._format)
+            else:
+                yield converted_placement(part, self._quantization)
             first = end
 
     def stack_placements(self, name: str, copy: int, slot: int) -> Iterator[Placement]:

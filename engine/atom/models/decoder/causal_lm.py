@@ -92,7 +92,10 @@ class Decoder(nn.Module):
         stream, aux = Stream(embedded), None
         inputs = None
         if self.per_layer_inputs is not None:
-            inputs = self.per_layer_inputs(input_ids, stream.residual)
+            ids = input_ids
+            if images is not None:
+                ids = ids.index_fill(0, images.tokens, self.per_layer_inputs.image_id)
+            inputs = self.per_layer_inputs(ids, stream.residual)
         if self._aux_layers:
             size = stream.residual.shape
             aux = stream.residual.new_empty(size[0], len(self._aux_layers), size[1])
@@ -139,7 +142,7 @@ class CausalLM(nn.Module):
         self.lm_head = ParallelLMHead(
             spec.vocab_size, spec.hidden_size, build, softcap=spec.logits_softcap
         )
-        self.vision = None if spec.vision is None else build_encoder(spec.vision)
+        self.vision = None if spec.vision is None else build_encoder(spec.vision, build.ops)
         if spec.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
 
@@ -180,7 +183,8 @@ class CausalLM(nn.Module):
             "model.mtp.",
             *(f"model.layers.{index}." for index in range(first, last)),
         )
-        return (*drafting, *others, *self._unused_keys())
+        unseen = () if self.vision is None else self.vision.unused
+        return (*drafting, *others, *self._unused_keys(), *unseen)
 
     def _unused_keys(self) -> Iterator[str]:
         """Yield the name prefixes of unused matrices: published checkpoints have key and value

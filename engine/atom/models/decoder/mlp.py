@@ -9,13 +9,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.composed import shared_part
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
 from atom.model_ops.moe.experts import ExpertParallelExperts, Experts
 from atom.model_ops.moe.router import Router, TokenRouter
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
+from atom.model_ops.values import MoEWeight, SharedWeight, Stream
 from atom.models.decoder.spec import ExpertsSpec, LayerSpec
 from atom.sizing.projection import Projection
 

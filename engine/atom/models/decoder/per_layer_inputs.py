@@ -19,7 +19,7 @@ class PerLayerInputs(nn.Module):
         self, spec: PerLayerInputsSpec, hidden_size: int, norm: NormSpec, build: Build
     ) -> None:
         super().__init__()
-        width = spec.layers * spec.size
+        width, self.image_id = spec.layers * spec.size, spec.image_id
         self.embed_tokens = VocabParallelEmbedding(
             spec.vocab_size, width, build, scale=spec.size**0.5
         )

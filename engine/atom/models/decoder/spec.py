@@ -16,20 +16,14 @@ import torch
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
-from atom.model_ops.backends.op_case import ExpertsCase, OpCase
+from atom.model_ops.activations import Activation, Gating
+from atom.model_ops.backends.op_case import ExpertsCase, LayerShapes, OpCase
 from atom.model_ops.compressed_attention import CompressedShape
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import (
-    Activation,
-    AttentionShape,
-    Gating,
-    IndexShape,
-    LatentShape,
-    WeightFormat,
-)
+from atom.model_ops.values import AttentionShape, IndexShape, LatentShape, WeightFormat
 from atom.models.vision.encoder import VisionSpec
 from atom.sizing.attention.kinds import (
     EntriesAttention,
@@ -123,11 +117,13 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PerLayerInputsSpec:
-    """The size of an embedding with an input of `size` for each token and layer."""
+    """The size of an embedding with an input of `size` for each token and layer. image_id: the
+    token whose inputs the tokens of images get."""
 
     vocab_size: int
     layers: int
     size: int
+    image_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,15 +174,13 @@ class ModelSpec:
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
         """Return the features that this model needs of its operations."""
-        shapes = dict.fromkeys(layer.attention for layer in self.layers)
         return OpCase(
             dtype=dtype,
             kv_dtype=kv_dtype,
-            attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
-            latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
-            compressed=tuple(shape for shape in shapes if isinstance(shape, CompressedShape)),
-            states=tuple(shape for shape in shapes if isinstance(shape, StateShape)),
-            index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
+            layers=LayerShapes.of(
+                (layer.attention for layer in self.layers),
+                (layer.index for layer in self.layers if layer.index),
+            ),
             block_size=block_size,
             formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
             experts=self._experts_case(),

@@ -67,8 +67,13 @@ def deepseek_v4_names(config: Config) -> NamePairs:
 
 
 def deepseek_v4_fields(config: Config) -> Config:
-    """Drop the layers that predict further tokens, since transformers has no model of them."""
-    return {**config, "num_nextn_predict_layers": 0}
+    """Drop the layers that predict further tokens, since transformers has no model of them, and
+    read the type of experts as a part of quantization_config, where later checkpoints have it."""
+    fields = {**config, "num_nextn_predict_layers": 0}
+    section, experts = mapping(config, "quantization_config"), config.get("expert_dtype")
+    if section and experts is not None:
+        fields["quantization_config"] = {"expert_dtype": experts, **section}
+    return fields
 
 
 def deepseek_v4(config: Config, index: int) -> LayerFacts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from atom.sizing.options.option import OneOf
@@ -26,7 +27,14 @@ _KV_NAMES = {
 _LOAD_FORMATS = ("auto", "safetensors", "hf", "dummy")
 # vLLM's: k, m and g count thousands, K, M and G count 1024s.
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
+_NEGATIVE = re.compile(r"-\d+(\.\d*)?")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def is_flag(word: str) -> bool:
+    """Return whether a word of a command line is a flag: it begins with a dash, and is no
+    number."""
+    return word.startswith("-") and _NEGATIVE.fullmatch(word) is None
 
 
 def dtype(text: str) -> str:
@@ -55,6 +63,18 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 8 or 32k") from None
+
+
+def count_up_to(most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1 to `most`."""
+
+    def count(text: str) -> int:
+        found = whole_number(text)
+        if not 1 <= found <= most:
+            raise argparse.ArgumentTypeError(f"{found} is not within 1 to {most}")
+        return found
+
+    return count
 
 
 def number(text: str) -> float:

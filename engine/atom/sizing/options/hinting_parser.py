@@ -13,11 +13,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from atom.sizing.options.flag_values import number, whole_number
+from atom.sizing.options.flag_values import is_flag, number, whole_number
 from atom.sizing.options.nearest import nearest
 
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
-_NUMBER = re.compile(r"-\d+(\.\d*)?")
 # Of choices that have the other word.
 _OTHER_WORDS = {
     "warn": "warning", "critical": "error", "fatal": "error", "trace": "debug",
@@ -75,7 +74,7 @@ class HintingParser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if word == "--" or (self._subparsers is not None and not word.startswith("-")):
                 return
-            if not name.startswith("-") or name == "-" or _NUMBER.fullmatch(name):
+            if not is_flag(name) or name == "-":
                 continue
             attached = not name.startswith("--") and name[:2] in known  # -n5
             if name not in known and not attached:

@@ -262,6 +262,7 @@ def range_problems(part: Any, *, by_flag: bool = False) -> Iterator[str]:
             yield problem
 
 
+@cache
 def _without_none(kind: Any) -> Any:
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind

@@ -12,6 +12,7 @@ from atom.sizing.options.option import CrdField, Flag, Range, option
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
 Fairness = Literal["clients", "off"]
+DeadlineAction = Literal["refuse", "queue"]
 
 _COUNT = Flag(metavar="N")
 _NUMBER = Flag(metavar="NUMBER")
@@ -23,8 +24,11 @@ class SchedulerOptions:
     request per step; 0 for no bound. delay_factor: prefill_first waits this many prompt latencies
     to batch prompts; 0 never waits. max_step_seconds: of a step with prompts and decodes; 0 for no
     bound. max_waiting_requests: a server refuses further requests while this many have no token
-    yet; 0 for no bound. fairness: whose shares order the waiting requests; client_weights: of these
-    shares, by the part of `Request.client_id` before or after its slash; 1 for every other."""
+    yet; 0 for no bound. deadline_ms: milliseconds until the first token of requests that state no
+    deadline; None for any time. deadline_action: refuse a request whose first token is expected
+    later, or queue it and end it at its deadline. fairness: whose shares order the waiting
+    requests; client_weights: of these shares, by the part of `Request.client_id` before or after
+    its slash; 1 for every other."""
 
     max_num_seqs: int = option(
         512,
@@ -82,6 +86,28 @@ class SchedulerOptions:
         "most requests without a token yet; more get HTTP 429; 0: no bound",
         flag=_COUNT,
         within=Range(0),
+    )
+    deadline_ms: int | None = option(
+        None,
+        "milliseconds until a first token, of requests that state no deadline_ms; default: any",
+        flag=_COUNT,
+        within=Range(1),
+        crd=CrdField(
+            "engine.deadlineMs",
+            "Milliseconds until the first token, of requests that state no deadline_ms of their "
+            "own. Default: any time.",
+            most=86_400_000,
+        ),
+    )
+    deadline_action: DeadlineAction = option(
+        "refuse",
+        "refuse: answer 429 if a first token is expected after its deadline; queue: end the "
+        "request with 503 once its deadline has passed",
+        crd=CrdField(
+            "engine.deadlineAction",
+            "refuse answers 429 if the first token is expected after the deadline; queue takes the "
+            "request and ends it with 503 once the deadline has passed. Default: {default}.",
+        ),
     )
     fairness: Fairness = option(
         "clients",

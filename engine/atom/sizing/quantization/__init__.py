@@ -8,6 +8,7 @@ from atom.sizing.quantization.format import (
     Element,
     Granularity,
     Quantization,
+    Source,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Element",
     "Granularity",
     "Quantization",
+    "Source",
 ]

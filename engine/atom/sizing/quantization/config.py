@@ -1,9 +1,10 @@
 """Convert the quantization_config of a config.json into a QuantizationScheme.
 
 The formats are those of published checkpoints: Hugging Face's fp8 (DeepSeek, Qwen3-FP8), FBGEMM's,
-compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, NVIDIA's Model Optimizer, gpt-oss'
-MXFP4. Each has its own way to name modules that are stored in another format. An unknown method,
-scheme or type is a `ModelFactsError` that lists the known ones.
+compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, NVIDIA's Model Optimizer
+(modelopt.py), gpt-oss' MXFP4, MiniMax-M3's MXFP8. Each has its own way to name modules that are
+stored in another format. An unknown method, scheme or type is a `ModelFactsError` that lists the
+known ones.
 """
 
 from __future__ import annotations
@@ -13,25 +14,38 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, mapping, positive, texts
-from atom.sizing.errors import ModelFactsError
 from atom.sizing.quantization.format import (
     GROUP_SCALE_BYTES,
     MXFP4_GROUP,
-    SCALE_BYTES,
     Element,
     Granularity,
     Quantization,
+    Source,
 )
+from atom.sizing.quantization.known_formats import (
+    converted,
+    eight_bits,
+    microscaled,
+    one_format,
+    unknown,
+)
+from atom.sizing.quantization.modelopt import METHOD as MODELOPT
+from atom.sizing.quantization.modelopt import read_modelopt
 from atom.sizing.quantization.scheme import FormatRule, NameMatch, QuantizationScheme
 
-_KNOWN = "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, quark, modelopt (FP8), mxfp4"
 _PACKED, _MXFP4_PACKED = "pack-quantized", "mxfp4-pack-quantized"
+_NVFP4_PACKED, _MXFP8 = "nvfp4-pack-quantized", "mxfp8-quantized"
+_MXFP6_PACKED = "mxfp6-pack-quantized"
+_CONVERTED: dict[object, Source] = {
+    _NVFP4_PACKED: Source.NVFP4, _MXFP8: Source.MXFP8, _MXFP6_PACKED: Source.MXFP6,
+}  # fmt: skip
+_COMPRESSED_FORMATS = (
+    None, "float-quantized", "int-quantized", "naive-quantized", _PACKED, _MXFP4_PACKED,
+    *_CONVERTED,
+)  # fmt: skip
 # Not of a config.json: all modules that AWQ left plain, as the files hold them (checkpoint.py).
 PLAIN_MODULES = "plain_modules_of_the_files"
 _GPTQ_OVERRIDES = frozenset({"bits", "group_size", "desc_act", "sym"})
-_COMPRESSED_FORMATS = (
-    None, "float-quantized", "int-quantized", "naive-quantized", _PACKED, _MXFP4_PACKED,
-)  # fmt: skip
 
 
 def read_quantization(config: Config) -> QuantizationScheme | None:
@@ -41,6 +55,8 @@ def read_quantization(config: Config) -> QuantizationScheme | None:
     if not section:
         return None
     method = str(section.get("quant_method"))
+    if method.startswith(f"{MODELOPT}_"):  # modelopt_fp4, by the algorithm that it names again
+        method = MODELOPT
     reader = {
         "fp8": _fp8,
         "fbgemm_fp8": _fbgemm,
@@ -48,43 +64,37 @@ def read_quantization(config: Config) -> QuantizationScheme | None:
         "awq": _awq,
         "gptq": _gptq,
         "quark": _quark,
-        "modelopt": _modelopt,
+        MODELOPT: read_modelopt,
         "mxfp4": _mxfp4,
+        "mxfp8": _mxfp8,
     }.get(method)
     if reader is None:
-        raise _unknown(f"quant_method {method!r}")
+        raise unknown(f"quant_method {method!r}")
     scheme = reader(section)
     if not scheme.formats:
-        raise _unknown(f"{method} without a format of weights")
+        raise unknown(f"{method} without a format of weights")
     return scheme
-
-
-def _scheme(
-    stored: Quantization,
-    excluded: tuple[str, ...],
-    match: NameMatch = NameMatch.PARTS,
-    rules: tuple[FormatRule, ...] = (),
-) -> QuantizationScheme:
-    """Make a scheme with one format for every module that neither `excluded` nor `rules` name."""
-    plain = (FormatRule(excluded, None, match),) if excluded else ()
-    return QuantizationScheme(method=stored.method, default=stored, rules=(*plain, *rules))
 
 
 def _fp8(section: Config) -> QuantizationScheme:
     excluded = (*texts(section, "modules_to_not_convert"), *texts(section, "ignored_layers"))
     form = section.get("fmt")
     if form not in (None, "e4m3", "float8_e4m3fn"):
-        raise _unknown(f"fp8 of fmt {form!r}")
+        raise unknown(f"fp8 of fmt {form!r}")
+    experts = section.get("expert_dtype")
+    if experts not in (None, "fp8", "fp4"):
+        raise unknown(f"fp8 with expert_dtype {experts!r}")
+    rules = (FormatRule(("experts",), microscaled("fp8")),) if experts == "fp4" else ()
     block = section.get("weight_block_size")
     if block is None:
-        return _scheme(_eight_bits("fp8", Element.FP8, "tensor"), excluded)
-    stored = replace(_eight_bits("fp8", Element.FP8, "block"), block=_block(block))
-    return _scheme(stored, excluded)
+        return one_format(eight_bits("fp8", Element.FP8, "tensor"), excluded, rules=rules)
+    stored = replace(eight_bits("fp8", Element.FP8, "block"), block=_block(block))
+    return one_format(stored, excluded, rules=rules)
 
 
 def _fbgemm(section: Config) -> QuantizationScheme:
-    stored = _eight_bits("fbgemm_fp8", Element.FP8, "row")
-    return _scheme(stored, texts(section, "modules_to_not_convert"))
+    stored = eight_bits("fbgemm_fp8", Element.FP8, "row")
+    return one_format(stored, texts(section, "modules_to_not_convert"))
 
 
 def _compressed_tensors(section: Config) -> QuantizationScheme:
@@ -92,11 +102,11 @@ def _compressed_tensors(section: Config) -> QuantizationScheme:
     takes precedence."""
     groups = mapping(section, "config_groups")
     if not groups:
-        raise _unknown("compressed-tensors without config_groups")
+        raise unknown("compressed-tensors without config_groups")
     if mapping(section, "sparsity_config").get("format", "dense") != "dense":
-        raise _unknown("sparsity_config")
+        raise unknown("sparsity_config")
     if mapping(section, "transform_config"):
-        raise _unknown("transform_config, which turns the inputs of products,")
+        raise unknown("transform_config, which turns the inputs of products,")
     named: list[FormatRule] = []
     default: Quantization | None = None
     for name in groups:
@@ -105,11 +115,11 @@ def _compressed_tensors(section: Config) -> QuantizationScheme:
         targets = texts(group, "targets") or ("Linear",)
         if "Linear" in targets:
             if default is not None and default != stored:
-                raise _unknown("two config_groups with targets ['Linear']")
+                raise unknown("two config_groups with targets ['Linear']")
             default = stored
         modules = tuple(target for target in targets if target != "Linear")
         if any(re.fullmatch(r"[A-Z]\w*", target) for target in modules):
-            raise _unknown(f"targets {list(targets)!r}")
+            raise unknown(f"targets {list(targets)!r}")
         if modules:
             named.append(FormatRule(modules, stored))
     ignored = texts(section, "ignore")
@@ -120,7 +130,7 @@ def _compressed_tensors(section: Config) -> QuantizationScheme:
 def _compressed_group(group: Config, layout: object) -> Quantization:
     weights = mapping(group, "weights")
     if layout not in _COMPRESSED_FORMATS:
-        raise _unknown(f"format {layout!r}")
+        raise unknown(f"format {layout!r}")
     bits, kind = positive(weights, "num_bits"), weights.get("type")
     strategy = str(weights.get("strategy"))
     symmetric = flag(weights, "symmetric", default=True)
@@ -131,7 +141,7 @@ def _compressed_group(group: Config, layout: object) -> Quantization:
             granularity, block = "block", _block(weights.get("block_structure"))
         element = Element.INT8 if kind == "int" else Element.FP8
         bits_of_inputs = 8 if group.get("input_activations") else 16
-        plain = _eight_bits("compressed-tensors", element, granularity)
+        plain = eight_bits("compressed-tensors", element, granularity)
         return replace(plain, block=block, input_bits=bits_of_inputs)
     if bits == 4 and kind == "int" and strategy in ("group", "channel"):
         return Quantization(
@@ -143,18 +153,36 @@ def _compressed_group(group: Config, layout: object) -> Quantization:
             zero_point_bits=0 if symmetric else 4,
             ordered=weights.get("actorder") in (True, "group", "dynamic"),
         )
-    microscaled = strategy == "group" and weights.get("group_size") == MXFP4_GROUP
-    if bits == 4 and layout == _MXFP4_PACKED and microscaled:
+    size = weights.get("group_size")
+    if bits == 4 and layout == _MXFP4_PACKED and strategy == "group" and size == MXFP4_GROUP:
         bits_of_inputs = 4 if group.get("input_activations") else 16
-        return replace(_microscaled("compressed-tensors"), input_bits=bits_of_inputs)
+        return replace(microscaled("compressed-tensors"), input_bits=bits_of_inputs)
+    source = _CONVERTED.get(layout)
+    if source is not None:
+        return _converted(source, weights)
     scheme = "symmetric" if symmetric else "asymmetric"
-    raise _unknown(f"{scheme} weights of {bits} bits, type {kind}, strategy {strategy}")
+    raise unknown(f"{scheme} weights of {bits} bits, type {kind}, strategy {strategy}")
+
+
+def _converted(source: Source, weights: Config) -> Quantization:
+    """Read a group of matrices that are converted as they are loaded."""
+    whole = (source.bits, "float", source.group)
+    found = tuple(weights.get(key) for key in ("num_bits", "type", "group_size"))
+    strategy = weights.get("strategy")
+    symmetric = flag(weights, "symmetric", default=True)
+    if found == whole and strategy in ("tensor_group", "group") and symmetric:
+        return converted("compressed-tensors", source)
+    scheme, (bits, kind, size) = "symmetric" if symmetric else "asymmetric", found
+    raise unknown(
+        f"{scheme} {source} weights of {bits} bits, type {kind}, strategy {strategy}, "
+        f"group_size {size} (it has {source.bits} bits and groups of {source.group})"
+    )
 
 
 def _awq(section: Config) -> QuantizationScheme:
     version = str(section.get("version") or "gemm").lower()
     if version != "gemm":
-        raise _unknown(f"awq of version {version!r}")
+        raise unknown(f"awq of version {version!r}")
     stored = Quantization(
         method="awq",
         element=_int4(section),
@@ -164,16 +192,16 @@ def _awq(section: Config) -> QuantizationScheme:
         zero_point_bits=4,
     )
     if PLAIN_MODULES in section:
-        return _scheme(stored, texts(section, PLAIN_MODULES))
-    return _scheme(stored, texts(section, "modules_to_not_convert"), NameMatch.SUBSTRING)
+        return one_format(stored, texts(section, PLAIN_MODULES))
+    return one_format(stored, texts(section, "modules_to_not_convert"), NameMatch.SUBSTRING)
 
 
 def _gptq(section: Config) -> QuantizationScheme:
     layout = section.get("checkpoint_format")
     if layout not in (None, "gptq", "gptq_v2"):
-        raise _unknown(f"gptq of checkpoint_format {layout!r}")
+        raise unknown(f"gptq of checkpoint_format {layout!r}")
     if flag(section, "lm_head"):
-        raise _unknown("gptq with a quantised lm_head")
+        raise unknown("gptq with a quantised lm_head")
     stored = Quantization(
         method="gptq",
         element=_int4(section),
@@ -185,7 +213,7 @@ def _gptq(section: Config) -> QuantizationScheme:
         ordered=flag(section, "desc_act"),
     )
     rules = tuple(_gptq_rules(section, stored))
-    scheme = _scheme(stored, texts(section, "modules_to_not_convert"), rules=rules)
+    scheme = one_format(stored, texts(section, "modules_to_not_convert"), rules=rules)
     chosen = _names(section, "modules_in_block_to_quantize")
     if not chosen:
         return scheme
@@ -202,9 +230,9 @@ def _gptq_rules(section: Config, stored: Quantization) -> Iterator[FormatRule]:
             yield FormatRule((pattern,), None, NameMatch.REGEX)
             continue
         own = mapping(dynamic, name)
-        unknown = sorted(set(own).difference(_GPTQ_OVERRIDES))
-        if unknown:
-            raise _unknown(f"gptq's dynamic {name!r} with {unknown[0]}")
+        others = sorted(set(own).difference(_GPTQ_OVERRIDES))
+        if others:
+            raise unknown(f"gptq's dynamic {name!r} with {others[0]}")
         merged = {**section, **own}
         changed = replace(
             stored,
@@ -227,7 +255,7 @@ def _quark(section: Config) -> QuantizationScheme:
     )
     by_class = mapping(section, "layer_type_quant_config")
     if any(_quark_format(mapping(by_class, name)) != default for name in by_class):
-        raise _unknown("quark with formats by layer_type_quant_config")
+        raise unknown("quark with formats by layer_type_quant_config")
     excluded = texts(section, "exclude")
     plain = (FormatRule(excluded, None),) if excluded else ()
     return QuantizationScheme(method="quark", default=default, rules=(*plain, *rules))
@@ -242,46 +270,25 @@ def _quark_format(scheme: Config) -> Quantization | None:
     if dtype == "fp8_e4m3" and shared in ("per_tensor", "per_channel"):
         granularity: Granularity = "tensor" if shared == "per_tensor" else "row"
         bits_of_inputs = 8 if scheme.get("input_tensors") else 16
-        return replace(_eight_bits("quark", Element.FP8, granularity), input_bits=bits_of_inputs)
+        return replace(eight_bits("quark", Element.FP8, granularity), input_bits=bits_of_inputs)
     if dtype == "fp4" and shared == "per_group" and weights.get("group_size") == MXFP4_GROUP:
         inputs = mapping(scheme, "input_tensors")
         bits_of_inputs = 4 if inputs.get("dtype") == "fp4" else 16
-        return replace(_microscaled("quark"), input_bits=bits_of_inputs)
-    raise _unknown(f"quark weights of dtype {dtype!r}, qscheme {shared!r}")
+        return replace(microscaled("quark"), input_bits=bits_of_inputs)
+    raise unknown(f"quark weights of dtype {dtype!r}, qscheme {shared!r}")
 
 
-def _modelopt(section: Config) -> QuantizationScheme:
-    """Read the Model Optimizer's section. Only FP8, with a scale per matrix, is supported."""
-    algorithm = section.get("quant_algo")
-    if algorithm != "FP8":
-        raise _unknown(f"modelopt of quant_algo {algorithm!r}")
-    excluded = (*texts(section, "ignore"), *texts(section, "exclude_modules"))
-    return _scheme(_eight_bits("modelopt", Element.FP8, "tensor"), excluded)
+def _mxfp8(section: Config) -> QuantizationScheme:
+    """Read MiniMax-M3's section: e4m3 in blocks of one output and 32 inputs."""
+    block = section.get("weight_block_size")
+    if block not in (None, [1, Source.MXFP8.group]):
+        raise unknown(f"mxfp8 in blocks of {block!r} (it has blocks of [1, 32])")
+    excluded = (*texts(section, "modules_to_not_convert"), *texts(section, "ignored_layers"))
+    return one_format(converted("mxfp8", Source.MXFP8), excluded)
 
 
 def _mxfp4(section: Config) -> QuantizationScheme:
-    return _scheme(_microscaled("mxfp4"), texts(section, "modules_to_not_convert"))
-
-
-def _microscaled(method: str) -> Quantization:
-    return Quantization(
-        method=method,
-        element=Element.FP4,
-        granularity="group",
-        scale_bytes=1,  # e8m0
-        group=MXFP4_GROUP,
-    )
-
-
-def _eight_bits(method: str, element: Element, granularity: Granularity) -> Quantization:
-    """Return a format without blocks whose inputs have eight bits, too; callers may change both."""
-    return Quantization(
-        method=method,
-        element=element,
-        granularity=granularity,
-        scale_bytes=SCALE_BYTES,
-        input_bits=8,
-    )
+    return one_format(microscaled("mxfp4"), texts(section, "modules_to_not_convert"))
 
 
 def _names(section: Config, key: str) -> tuple[str, ...]:
@@ -296,7 +303,7 @@ def _names(section: Config, key: str) -> tuple[str, ...]:
 def _int4(section: Config) -> Element:
     bits = count(section, "bits")
     if bits != 4:
-        raise _unknown(f"{section.get('quant_method')} with {bits} bits")
+        raise unknown(f"{section.get('quant_method')} with {bits} bits")
     return Element.INT4
 
 
@@ -309,13 +316,5 @@ def _group_size(section: Config) -> int:
 def _block(value: object) -> tuple[int, int]:
     whole = isinstance(value, (list, tuple)) and all(isinstance(side, int) for side in value)
     if not isinstance(value, (list, tuple)) or not whole or len(value) != 2 or min(value) < 1:
-        raise _unknown(f"blocks of {value!r}")
+        raise unknown(f"blocks of {value!r}")
     return int(value[0]), int(value[1])
-
-
-def _unknown(what: str) -> ModelFactsError:
-    return ModelFactsError(
-        f"config.json: quantization_config: {what} cannot be sized; known: {_KNOWN} with 4 or 8 "
-        "bits; use another checkpoint of this model, or a plain one with --quantization",
-        field="quantization_config",
-    )

@@ -29,6 +29,24 @@ class Element(enum.StrEnum):
     FP4 = "fp4"  # e2m1
 
 
+class Source(enum.StrEnum):
+    """A format of a checkpoint's matrices that is converted to another one as they are loaded."""
+
+    NVFP4 = "nvfp4"  # e2m1, a scale in e4m3 of 16 inputs, and one in float32 of the matrix
+    MXFP8 = "mxfp8"  # e4m3, a power of two of 32 inputs
+    MXFP6 = "mxfp6"  # e2m3, four in three bytes, a power of two of 32 inputs
+
+    @property
+    def bits(self) -> int:
+        """Count the bits of one element in the checkpoint."""
+        return {Source.NVFP4: 4, Source.MXFP8: 8, Source.MXFP6: 6}[self]
+
+    @property
+    def group(self) -> int:
+        """Return the number of neighbouring inputs that share a scale."""
+        return 16 if self is Source.NVFP4 else 32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
     """The storage format of a matrix' numbers and their scales.
@@ -38,6 +56,7 @@ class Quantization:
     (outputs, inputs) likewise. `zero_point_bits`: of one group of one output, 0 if the format is
     symmetric; `zero_offset`: to add to the stored zero points. `ordered`: inputs are stored in
     another order (GPTQ's desc_act). `input_bits`: of the activations that are multiplied with it.
+    `converted`: the format in the checkpoint, if it is another than this one.
     """
 
     method: str
@@ -50,6 +69,7 @@ class Quantization:
     zero_offset: int = 0
     ordered: bool = False
     input_bits: int = 16
+    converted: Source | None = None
 
     @property
     def bits(self) -> int:
@@ -85,7 +105,8 @@ class Quantization:
         whole scales and words."""
         if self.granularity == "block":
             return self.block[1]
-        return math.lcm(max(1, self.group), self._word)
+        group = self.group if self.converted is None else self.converted.group
+        return math.lcm(max(1, group), self._word)
 
     @property
     def output_multiple(self) -> int:
@@ -101,13 +122,24 @@ class Quantization:
 
     def __str__(self) -> str:
         """Describe the format, as in "fp8 in blocks of 128 x 128 (compressed-tensors)"."""
+        return f"{self.conversion or self._stored} ({self.method})"
+
+    @property
+    def conversion(self) -> str:
+        """Describe the conversion at load, as in "NVFP4 converted to fp8 with a scale per output";
+        "" without one."""
+        source = self.converted
+        return "" if source is None else f"{source.upper()} converted to {self._stored}"
+
+    @property
+    def _stored(self) -> str:
         shared = {
             "tensor": " with a scale per matrix",
             "row": " with a scale per output",
             "block": " in blocks of {} x {}".format(*self.block),
             "group": f" in groups of {self.group}" if self.group else " with a scale per output",
         }[self.granularity]
-        return f"{self.element}{shared} ({self.method})"
+        return f"{self.element}{shared}"
 
 
 def _ceil(value: int, divisor: int) -> int:

@@ -99,7 +99,7 @@ class QuantizationScheme:
         """
         first = next(copies)
         stored = self.format_of(*first)
-        if not any(_ONE_EXPERT.search(pattern) for rule in self.rules for pattern in rule.patterns):
+        if not _tell_experts_apart(self.rules):
             return stored
         for aliases in copies:
             other = self.format_of(*aliases)
@@ -112,11 +112,22 @@ class QuantizationScheme:
                 )
         return stored
 
+    @property
+    def conversion(self) -> str:
+        """Describe the conversions at load, "" without any."""
+        return ", ".join(dict.fromkeys(each.conversion for each in self.formats if each.conversion))
+
     def __str__(self) -> str:
         """Describe the scheme, as in "fp8 with a scale per output (quark), int4 in groups of 32
         (gptq) by name"."""
         first, *others = self.formats or ("plain",)
         return ", ".join([str(first), *(f"{each} by name" for each in others)])
+
+
+@functools.lru_cache(maxsize=16)
+def _tell_experts_apart(rules: tuple[FormatRule, ...]) -> bool:
+    """Return whether any pattern may name one expert of a layer."""
+    return any(_ONE_EXPERT.search(pattern) for rule in rules for pattern in rule.patterns)
 
 
 @functools.lru_cache(maxsize=_MOST_RULES)

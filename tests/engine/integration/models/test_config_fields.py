@@ -19,7 +19,6 @@ from tests.support.models.tiny_model import (
     make_tiny_checkpoint,
 )
 
-DRAWN = 3  # changes of each family a day
 EQUAL = ("equal", "refused", "by transformers")
 FAMILIES: dict[str, dict[str, Any]] = {
     **{name: {"architecture": name, "layers": 3} for name in get_args(Architecture)},
@@ -54,8 +53,12 @@ def faults(family: str, folder: Path, drawn: int | None) -> list[str]:
     return [f"{name}: {said}" for name, said in found.items() if said not in EQUAL]
 
 
-def test_drawn_changes_of_fields_are_transformers_or_refused(family: str, tmp_path: Path) -> None:
-    assert faults(family, tmp_path, DRAWN) == []
+@pytest.mark.sampled(14)
+@pytest.mark.parametrize("drawn", [1, pytest.param(6, marks=pytest.mark.whole)])
+def test_drawn_changes_of_fields_are_transformers_or_refused(
+    family: str, drawn: int, tmp_path: Path
+) -> None:
+    assert faults(family, tmp_path, drawn) == []
 
 
 @pytest.mark.slow

@@ -68,8 +68,14 @@ def problem(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+def family(request: pytest.FixtureRequest) -> Architecture:
+    found: Architecture = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def tiny(family: Architecture, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp(family), family)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -80,10 +86,14 @@ def config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
-def test_nonsense_is_refused_by_its_key_in_every_family(tiny: Path) -> None:
+@pytest.mark.parametrize("share", [12, pytest.param(1, marks=pytest.mark.whole)])
+def test_nonsense_is_refused_by_its_key_in_every_family(
+    tiny: Path, family: Architecture, share: int
+) -> None:
+    """Each family tries another twelfth of the values, if share is 12."""
     config = config_of(tiny)
     wrong: list[str] = []
-    for key, value in keyed_nonsense(config):
+    for key, value in list(keyed_nonsense(config))[FAMILIES.index(family) % share :: share]:
         said = problem(tiny, config | {key: value})
         if FIELDS[key].takes(value):
             continue  # in range: it may be built, or refused for what it does not go with
@@ -106,9 +116,14 @@ _NULL_MEANS = (
 )  # fmt: skip
 
 
-def test_null_is_as_if_the_key_were_absent_and_a_switch_off(tiny: Path) -> None:
+@pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.whole)])
+def test_null_is_as_if_the_key_were_absent_and_a_switch_off(
+    tiny: Path, family: Architecture, share: int
+) -> None:
+    """Each family tries another eighth of the keys, if share is 8."""
     config = config_of(tiny)
-    for key in filter(config.__contains__, FIELDS):
+    keys = list(filter(config.__contains__, FIELDS))
+    for key in keys[FAMILIES.index(family) % share :: share]:
         if key in _NULL_MEANS:
             continue
         absent = {name: value for name, value in config.items() if name != key}
@@ -117,6 +132,7 @@ def test_null_is_as_if_the_key_were_absent_and_a_switch_off(tiny: Path) -> None:
         assert problem(tiny, config | {key: None}) == problem(tiny, absent), key
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ROPES)
 @pytest.mark.parametrize("spelling", ["rope_parameters", "rope_scaling"])
 def test_nonsense_in_a_rope_is_refused_by_its_key(tmp_path: Path, kind: str, spelling: str) -> None:

@@ -133,19 +133,15 @@ def test_weights_and_cache_are_planned_to_the_byte(
     assert sum(held.values()) == 512 * block_size * layout.bytes_per_token
     model = driver.executor.runner._model  # type: ignore[attr-defined]
     # Of norms and correction, in float32 as is all else; sinks, too.
-    assert held_bytes(model) == facts.weight_bytes() + rotary_bytes(facts, 256) + _unit_norms(facts)
+    assert held_bytes(model) == facts.weight_bytes() + rotary_bytes(facts, 256) + unit_norms(facts)
 
 
-def _unit_norms(facts: ModelFacts) -> int:
+def unit_norms(facts: ModelFacts) -> int:
     """Norms of heads that no checkpoint has a weight of, and so no plan."""
     return facts.num_layers * facts.layers[0].attention.head_dim * 4
 
 
-FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "quantised as published": (
-        {"quantization_config": FP8}, "a quantised DeepseekV4ForCausalLM is not supported: .* fp4",
-    ),
     "another score": ({"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
     "more shared experts": ({"n_shared_experts": 2}, "n_shared_experts is 2; supported.*1"),
     "biases of experts": ({"mlp_bias": True}, "mlp_bias is True; supported.*False"),
@@ -161,7 +157,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "an fp8 cache": ({"kv_cache_dtype": "fp8"}, "for which fp8 has too few digits; use auto"),
-    "online quantisation": ({"quantization": "fp8"}, "a quantised .* no --quantization"),
+    "online quantisation": (
+        {"quantization": "fp8"}, "method online is not supported; .* no --quantization",
+    ),
     "its own layers' drafts": (
         {"speculative": SpeculativeConfig(method="mtp", num_tokens=1)},
         "method mtp is not supported for DeepseekV4ForCausalLM",

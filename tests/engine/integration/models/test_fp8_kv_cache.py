@@ -51,6 +51,7 @@ def driver_of(checkpoint: Path, **options: object) -> CoreDriver:
     )
 
 
+@pytest.mark.sampled(3)
 def test_tokens_depend_on_nothing_but_the_prompt(checkpoint: Path) -> None:
     driver = driver_of(checkpoint, backend="torch_ref")
     asked = prompts(driver.vocab_size)

@@ -58,6 +58,7 @@ ROPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", ROPES)
 @pytest.mark.parametrize(("head_dim", "share"), [(24, 0.4), (20, 0.1), (20, 0.15), (24, 0.5)])
 @pytest.mark.parametrize("family", ["glm4_moe", "qwen3_next"])

@@ -48,6 +48,7 @@ SHARED = {
     "Kimi Linear": "compressed-fp8-rows", "Granite 4": "compressed-fp8-rows",
     "Nemotron-H": "modelopt-fp8", "LFM2 (experts)": "awq", "MiMo-V2-Flash": "compressed-int8",
     "MiniMax-M2": "gptq", "GLM-5": "compressed-mxfp4", "Phi-3 and Phi-4": "compressed-int4",
+    "Qwen3-MoE": "modelopt-nvfp4", "DeepSeek V3, R1 and Kimi-K2": "compressed-nvfp4",
 }  # fmt: skip
 DRAFTING = [family for family, kind in FAMILIES.items() if kind.add_mtp is not None]
 
@@ -83,6 +84,7 @@ def assert_logits_equal(engine: Path, plain: Path, seen: list[torch.Tensor]) -> 
     assert expected.std() > 0.5, "logits that are all alike say nothing"
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("family", "form"),
     [
@@ -178,18 +180,33 @@ def test_layers_that_draft_are_read_in_the_form(tmp_path: Path, family: str) -> 
 
 
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+_NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "NVFP4 of the Model Optimizer": (
-        "Nemotron-H", {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-        "modelopt of quant_algo 'NVFP4'",
+    "NVFP4 with factors of inputs": (
+        "Nemotron-H", {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"},
+        "modelopt of quant_algo 'NVFP4_AWQ', since inputs are to be multiplied with",
     ),
-    "NVFP4 of compressed-tensors": (
+    "NVFP4 in other groups": (
+        "Nemotron-H", {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32},
+        "modelopt of quant_algo 'NVFP4' in groups of 32 inputs (it has groups of 16)",
+    ),
+    "NVFP4 of compressed-tensors in other groups": (
         "Kimi Linear",
         {"quant_method": "compressed-tensors", "config_groups": {"group_0": {
             "format": "nvfp4-pack-quantized", "targets": ["Linear"],
-            "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group"},
+            "weights": {**_NVFP4, "group_size": 32},
         }}},
-        "format 'nvfp4-pack-quantized'",
+        "weights of 4 bits, type float, strategy tensor_group, group_size 32",
+    ),
+    "mixed formats without their modules": (
+        "Nemotron-H", {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        "modelopt of quant_algo 'MIXED_PRECISION' without quantized_layers",
+    ),
+    "experts of Granite 4 in NVFP4": (
+        "Granite 4",
+        {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+         "config_groups": {"group_0": {"targets": ["Linear"], "weights": _NVFP4}}},
+        "none of this model's experts in one tensor",
     ),
     "8 bits in groups": (
         "MiniMax-M2",

@@ -13,6 +13,7 @@ from atom.errors import ModelError
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.greedy_oracle import GreedyAnswers
 from tests.support.models.quantised_checkpoint import (
+    CONVERTED,
     GPT_OSS_LAYOUT,
     LAYOUTS,
     make_quantised_checkpoint,
@@ -24,6 +25,11 @@ NEW_TOKENS = 8
 PROMPT_LENGTHS = (15, 14, 31, 46, 100)
 _FAMILIES = {"awq": "llama", "compressed-int8": "llama", "fbgemm": "llama", "quark-mxfp4": "llama"}
 BACKENDS = ("auto", "torch_ref")
+# Of the layouts that are converted at load, the first is daily; ranks and experts have others.
+DAILY = [
+    pytest.param(name, marks=pytest.mark.slow if name in [*CONVERTED][1:] else (), id=name)
+    for name in LAYOUTS
+]
 
 
 def prompts(vocab_size: int) -> list[list[int]]:
@@ -36,7 +42,7 @@ def oracle(plain: Path, count: int = NEW_TOKENS) -> GreedyAnswers:
     return GreedyAnswers(model, prompts(model.config.vocab_size), count)
 
 
-@pytest.fixture(scope="module", params=LAYOUTS, ids=str)
+@pytest.fixture(scope="module", params=DAILY)
 def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, GreedyAnswers]:
@@ -47,7 +53,7 @@ def checkpoint(
     return quantised, oracle(plain)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", DAILY)
 def test_plain_weights_below_a_quantised_config_are_refused(layout: str, tmp_path: Path) -> None:
     quantised, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout])
     (quantised / "model.safetensors").write_bytes((plain / "model.safetensors").read_bytes())
@@ -72,6 +78,7 @@ def test_fused_matrices_are_taken_apart(tmp_path: Path, layout: str, backend: st
     assert got == oracle(plain).answers(got)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.singles
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
@@ -163,6 +170,7 @@ def test_experts_in_one_tensor(tmp_path: Path, backend: str) -> None:
     assert got == oracle(plain).answers(got)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("layout", "family", "extra"),
     [
@@ -172,6 +180,8 @@ def test_experts_in_one_tensor(tmp_path: Path, backend: str) -> None:
         ("quark-mxfp4", "qwen3_moe", QWEN_EXPERTS),
         ("compressed-int4-zeros", "qwen3_moe", QWEN_EXPERTS),
         ("gptq-ordered", "qwen3_moe", QWEN_EXPERTS),
+        ("modelopt-nvfp4", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-nvfp4", "deepseek3", DEEPSEEK),
         ("fp8-blocks", "deepseek3", DEEPSEEK),
         ("compressed-fp8-rows", "deepseek3", DEEPSEEK),
     ],

@@ -61,6 +61,7 @@ def pair() -> Iterator[RankGroup]:
     ranks.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.singles
 @pytest.mark.parametrize("backend", ["auto", "torch_ref"])
 def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
@@ -97,6 +98,7 @@ def test_logits_equal_transformers(checkpoint: tuple[str, Answers]) -> None:
         assert list(ids) == wanted.topk(20).indices.tolist()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.singles
 @pytest.mark.parametrize("whole_experts", [False, True], ids=["parts", "whole experts"])
 def test_two_ranks_say_what_one_does(

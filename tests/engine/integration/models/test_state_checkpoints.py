@@ -40,6 +40,7 @@ def answers(checkpoint: Path, prompts: list[list[int]], **options: Any) -> list[
     return [driver.generate([prompt], **asked)[0] for prompt in prompts]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.singles
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("block_size", [1, 16])
@@ -84,7 +85,7 @@ def test_no_more_sequences_run_than_states_leave_room_for(
     assert found == answers(checkpoint, prompts)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("depth", [pytest.param(0, marks=pytest.mark.whole), 1])
 def test_preempted_sequences_go_on_from_their_checkpoints(checkpoint: Path, depth: int) -> None:
     prompts = drawn(4, 100, 90, 70, 50, 120, 33)
     driver = CoreDriver(str(checkpoint), depth=depth, **{**OPTIONS, "num_kv_blocks": 24})
@@ -101,7 +102,7 @@ def test_few_checkpoints_serve_the_prefixes_that_were_used_last(checkpoint: Path
     expected = answers(checkpoint, prompts)
     driver = CoreDriver(str(checkpoint), **{**OPTIONS, "num_kv_blocks": 20})
     draw = np.random.default_rng(6)
-    for _ in range(12):
+    for _ in range(6):
         chosen = draw.integers(0, 6, 3).tolist()
         asked = [prompts[number] for number in chosen]
         got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)

@@ -62,6 +62,7 @@ def rename(folder: Path, **begins: str) -> None:
     save_file(tensors, file)
 
 
+@pytest.mark.sampled(4)
 def test_greedy_tokens_equal_the_whole_models(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +122,7 @@ def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> N
     classes = {
         "Gemma3ForConditionalGeneration": transformers.Gemma3TextConfig,
         "Gemma4ForConditionalGeneration": transformers.Gemma4TextConfig,
+        "KimiK25ForConditionalGeneration": transformers.DeepseekV3Config,
         "Mistral3ForConditionalGeneration": transformers.MistralConfig,
         "Qwen3VLForConditionalGeneration": Qwen3VLTextConfig,
         "Qwen3VLMoeForConditionalGeneration": Qwen3VLMoeTextConfig,
@@ -150,11 +152,22 @@ def test_facts_of_a_sparse_text_part_are_those_of_the_whole(tmp_path: Path) -> N
             "model_type": "gemma3_text",
         },
         "torch_dtype": "bfloat16",
-        "vision_config": {"hidden_size": 1152},
+        "mm_tokens_per_image": 256,
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+        },
     }
     facts = ModelFacts.from_hf_config(sparse)
+    assert facts.vision is not None
+    # Those of google/gemma-3-4b-it but its decoder's: 416,866,032 of the tower, and the projector.
+    assert facts.vision.parameters == 416_866_032 + 1152 * 2560 + 1152
     assert facts.checkpoint.wrapper == "Gemma3ForConditionalGeneration"
-    assert parameter_count(facts) == 3_880_263_168
+    assert parameter_count(facts) == 3_880_263_168 + facts.vision.parameters
     assert facts.weight_dtype_bytes == 2
     assert facts.layers[0].attention.num_kv_heads == 4
     assert [layer.attention.mask.window for layer in facts.layers[4:7]] == [1024, None, 1024]

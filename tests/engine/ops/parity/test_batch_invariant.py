@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (
-    Activation,
     ExpertsWeight,
     LinearWeight,
     NormWeight,

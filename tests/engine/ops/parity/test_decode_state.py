@@ -9,7 +9,7 @@ import torch
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.pinned_ring import RING_ENTRIES, empty_ring
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.slots import SlotSampling, SlotTensors
 from tests.engine.ops.inputs import slot_tensors
 
 SLOTS, MAX_BLOCKS = 11, 24
@@ -17,10 +17,11 @@ SLOTS, MAX_BLOCKS = 11, 24
 
 def copy_of(state: SlotTensors) -> SlotTensors:
     columns = {name: value.clone() for name, value in tensors(state).items()}
-    return SlotTensors(**columns, num_groups=state.num_groups)
+    sampling = SlotSampling(**{n: value.clone() for n, value in tensors(state.sampling).items()})
+    return SlotTensors(**columns, sampling=sampling, num_groups=state.num_groups)
 
 
-def tensors(state: SlotTensors) -> dict[str, torch.Tensor]:
+def tensors(state: SlotTensors | SlotSampling) -> dict[str, torch.Tensor]:
     values = {field.name: getattr(state, field.name) for field in fields(state)}
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 

@@ -10,17 +10,11 @@ from typing import Any, cast
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Backend, Ops
 from atom.model_ops.backends.op_names import FUSED_OPS, OPS
-from atom.model_ops.values import (
-    Activation,
-    AttentionShape,
-    LinearWeight,
-    NormWeight,
-    Rotary,
-    Stream,
-)
+from atom.model_ops.values import AttentionShape, LinearWeight, NormWeight, Rotary, Stream
 from atom.sizing.mask_rule import sliding_window
 from atom.utils import long_chunks
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk, PromptPlan

@@ -7,16 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.interface import Backend, SamplingTensors
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import (
-    Activation,
-    ExpertsWeight,
-    LinearWeight,
-    NormWeight,
-    RouterWeight,
-    Stream,
-)
+from atom.model_ops.values import ExpertsWeight, LinearWeight, NormWeight, RouterWeight, Stream
 from tests.engine.ops.inputs import paged_case
 from tests.engine.ops.mla_inputs import REAL, latent_case
 from tests.engine.ops.parity.attention.test_sparse_mla import PUBLISHED, index_case, with_slots

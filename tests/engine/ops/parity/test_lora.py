@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Backend, Ops
-from atom.model_ops.values import Activation, LinearWeight, LoraWeight, NormWeight, Stream
+from atom.model_ops.values import LinearWeight, LoraWeight, NormWeight, Stream
 from atom.utils.forward_context import LoraTokens
 from tests.engine.ops.inputs import assert_rows_agree
 

@@ -69,12 +69,46 @@ def test_pages_return_to_the_byte(
     blocks = torch.tensor([5, 0, 3], device=device)
     pages = torch.zeros(3, table.page_bytes, dtype=torch.uint8, device=device)
     expected = pages.clone()
-    module.read_pages(table, blocks, pages)  # type: ignore[attr-defined]
-    reference_pages.read_pages(table, blocks, expected)
+    sums, expected_sums = (torch.zeros(3, dtype=torch.int64, device=device) for _ in range(2))
+    module.read_pages(table, blocks, pages, sums)  # type: ignore[attr-defined]
+    reference_pages.read_pages(table, blocks, expected, expected_sums)
     assert torch.equal(pages, expected)
+    assert torch.equal(sums, expected_sums)
+    assert len(set(sums.tolist())) == 3
     assert pages.any(dim=1).all()
     others = torch.tensor([1, 6, 2], device=device)
-    module.write_pages(table, others, pages)  # type: ignore[attr-defined]
+    again = torch.zeros_like(sums)
+    module.write_pages(table, others, pages, again)  # type: ignore[attr-defined]
+    assert torch.equal(sums, again)
     for segment, old in zip(table.segments, before, strict=True):
         old[others * factor] = old[blocks * factor]
         assert torch.equal(segment.memory, old)
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_any_wrong_word_changes_a_checksum(kind: str) -> None:
+    """Also two words with the same bit, and two that are exchanged."""
+    tensors, factor = caches(kind, "alone", torch.device("cpu"))
+    table = PageTable.of(tensors, factor)
+    draw = np.random.default_rng(1)
+    page = torch.from_numpy(draw.integers(0, 256, (1, table.page_bytes), dtype=np.uint8))
+    seen: dict[bytes, int] = {}
+
+    def note() -> None:
+        seen[page.numpy().tobytes()] = int(reference_pages.page_sums(table, page))
+
+    for at in draw.integers(0, table.page_bytes, 60).tolist():
+        for bit in range(8):
+            page[0, at] ^= 1 << bit
+            note()
+            other = (at + 8) % table.page_bytes
+            page[0, other] ^= 1 << bit
+            note()
+            page[0, other] ^= 1 << bit
+            page[0, at] ^= 1 << bit
+    note()
+    assert len(seen) > 100
+    assert len(set(seen.values())) == len(seen)
+    swapped = page.clone()
+    swapped[0, :8], swapped[0, 8:16] = page[0, 8:16], page[0, :8]
+    assert int(reference_pages.page_sums(table, swapped)) != seen[page.numpy().tobytes()]

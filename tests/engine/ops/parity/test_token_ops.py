@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.op_case import OpCase
-from atom.model_ops.values import (
-    Activation,
-    ClampedSiLU,
-    ClampedSwiGLU,
-    LinearWeight,
-    NormWeight,
-    Stream,
-)
+from atom.model_ops.values import LinearWeight, NormWeight, Stream
 from tests.engine.ops.inputs import assert_rows_agree
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

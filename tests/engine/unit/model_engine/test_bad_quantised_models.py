@@ -99,8 +99,9 @@ def test_an_element_of_another_type_is_named_with_both(
         ({"quant_method": "quark"}, r"quark without a format of weights"),
         (
             {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
-             "config_groups": {"group_0": {}}},
-            r"format 'nvfp4-pack-quantized'",
+             "config_groups": {"group_0": {"weights": {
+                 "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 8}}}},
+            r"type float, strategy tensor_group, group_size 8 \(it has 4 bits and groups of 16\)",
         ),
         (
             {"quant_method": "compressed-tensors", "config_groups": {
@@ -129,6 +130,93 @@ def test_a_group_that_does_not_divide_names_the_matrix(tmp_path: Path) -> None:
     quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["awq"])
     edit_quantization(quantised, group_size=128)
     with pytest.raises(ModelError, match=r"mlp\.down_proj: its 320 of 320 inputs are no whole"):
+        load(quantised)
+
+
+@pytest.mark.parametrize(
+    ("layout", "missing"),
+    [
+        ("modelopt-nvfp4", "weight_scale"),
+        ("modelopt-nvfp4", "weight_scale_2"),
+        ("compressed-nvfp4", "weight_global_scale"),
+        ("mxfp8", "weight_scale_inv"),
+    ],
+)
+def test_a_missing_scale_of_a_matrix_to_convert_is_named(
+    tmp_path: Path, layout: str, missing: str
+) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS[layout])
+    edit_tensors(quantised, **{missing: None})
+    name = "weight_scale" if missing == "weight_scale_inv" else missing
+    with pytest.raises(ModelError, match=rf"first {_DOWN}\.{name}; .* incomplete"):
+        load(quantised)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.uint8, "U8"), (torch.int8, "I8")])
+def test_a_quantised_head_is_refused_by_name(folder: Path, dtype: torch.dtype, name: str) -> None:
+    """As some checkpoints in NVFP4 have it, two inputs a byte."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    head = tensors["lm_head.weight"]
+    tensors["lm_head.weight"] = torch.zeros(len(head), head.shape[1] // 2, dtype=dtype)
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=rf"lm_head\.weight is quantised \({name}\).* leaves lm_h"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("last", "tensor", "words"),
+    [
+        (
+            "weight_scale",
+            torch.ones(128, 10).to(torch.float8_e4m3fn),
+            r"\[128, 10\], .* \[128, 20\]",
+        ),
+        ("weight_scale", torch.ones(128, 20), r"holds float32, where .* float8_e4m3fn"),
+        ("weight_scale_2", torch.ones(128), r"weight_scale_2 has shape \[128\]"),
+        ("weight", torch.ones(128, 320, dtype=torch.uint8), r"\[128, 320\], .* \[128, 160\]"),
+    ],
+)
+def test_tensors_of_a_matrix_to_convert_are_compared_with_config_json(
+    tmp_path: Path, last: str, tensor: torch.Tensor, words: str
+) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["modelopt-nvfp4"])
+    edit_tensors(quantised, **{last: tensor})
+    with pytest.raises(ModelError, match=rf"{_DOWN}\.{last}.*{words}|{words}"):
+        load(quantised)
+
+
+@pytest.mark.parametrize(
+    ("layout", "last", "value"),
+    [
+        ("modelopt-nvfp4", "weight_scale", float("nan")),
+        ("modelopt-nvfp4", "weight_scale", -1.0),
+        ("modelopt-nvfp4", "weight_scale_2", float("inf")),
+        ("compressed-nvfp4", "weight_global_scale", 0.0),
+        ("modelopt-mxfp8", "weight_scale", 255.0),
+    ],
+)
+def test_a_scale_that_is_no_number_names_the_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, last: str, value: float
+) -> None:
+    monkeypatch.undo()  # a number is no part of a header
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS[layout])
+    scale = load_file(quantised / "model.safetensors")[f"{_DOWN}.{last}"]
+    spoilt = scale.float()
+    spoilt.view(-1)[-1] = value
+    edit_tensors(quantised, **{last: spoilt.to(scale.dtype)})
+    with pytest.raises(ModelError, match=rf"{_DOWN}\.{last}: holds a scale that is negative, inf"):
+        load(quantised)
+
+
+def test_inputs_that_are_no_whole_groups_of_nvfp4_name_the_matrix(tmp_path: Path) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["modelopt-nvfp4"])
+    file = quantised / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"intermediate_size": 312}))
+    with pytest.raises(
+        ModelError, match=r"mlp\.down_proj: its 312 of 312 inputs are no whole .* 16"
+    ):
         load(quantised)
 
 

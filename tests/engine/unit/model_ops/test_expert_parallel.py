@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
 from atom.model_ops.moe.experts import Experts
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.placement import Placement
-from atom.model_ops.values import Activation
 from atom.sizing import ModelFacts
 from atom.sizing.layers import Stacking
 from atom.sizing.projection import Projection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.quantised.dequantise import plain
 from atom.model_ops.quantised.mxfp4_interleaved import (
     ROWS_TOGETHER,
@@ -12,7 +13,7 @@ from atom.model_ops.quantised.mxfp4_interleaved import (
     in_rows,
     interleaved,
 )
-from atom.model_ops.values import Activation, LinearWeight, Scales, WeightFormat
+from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 
 
 def stack(outputs: int, inputs: int, gated: bool = False) -> LinearWeight:

@@ -19,20 +19,15 @@ import torch
 import torch.nn.functional as F
 
 from atom.errors import ConfigError
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.native_cpu import attention, dense
 from atom.model_ops.backends.native_cpu.library import KERNELS, why_not
+from atom.model_ops.backends.op_case import LayerShapes
 from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
 from atom.model_ops.quantised.dequantise import prepare_for_cpu
-from atom.model_ops.values import (
-    Activation,
-    AttentionShape,
-    LayerCache,
-    LinearWeight,
-    NormWeight,
-    Rotary,
-)
-from atom.utils.c_library import BuildError, Toolchain, built_library, find_toolchain
+from atom.model_ops.values import AttentionShape, LayerCache, LinearWeight, NormWeight, Rotary
+from atom.utils.c_library import BuildError, CSources, Toolchain, built_library, find_toolchain
 from atom.utils.device import usable_cpus
 from tests.engine.ops.inputs import BFLOAT16, FLOAT32, PagedCase, assert_rows_agree, paged_case
 
@@ -54,29 +49,38 @@ def kernels(toolchain: Toolchain) -> None:
     assert why_not() is None
 
 
+@pytest.fixture
+def sources(tmp_path: Path) -> CSources:
+    """A library of one function: what is known of the cache does not depend on what is in it."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "one.c").write_text("int one(void) { return 1; }\n")
+    return replace(KERNELS, folder=folder)
+
+
 # ---- building --------------------------------------------------------------------------------
 
 
-def test_kernels_are_compiled_once(
-    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_sources_are_compiled_once(
+    sources: CSources, toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
-    with built_library(KERNELS, toolchain) as path:
+    with built_library(sources, toolchain) as path:
         assert path.is_relative_to(tmp_path)
     made = path.stat().st_mtime_ns
-    with built_library(KERNELS, toolchain) as again:
+    with built_library(sources, toolchain) as again:
         assert again == path
     assert path.stat().st_mtime_ns == made
     assert list(path.parent.iterdir()) == [path], "nothing is left behind"
 
 
 def test_a_cache_that_others_may_write_is_not_loaded_from(
-    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: CSources, toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
-    with built_library(KERNELS, toolchain) as path:
+    with built_library(sources, toolchain) as path:
         path.parent.chmod(0o777)
-    with built_library(KERNELS, toolchain) as elsewhere:
+    with built_library(sources, toolchain) as elsewhere:
         assert not elsewhere.is_relative_to(tmp_path)
         assert stat.S_IMODE(elsewhere.parent.stat().st_mode) == 0o700
     assert not elsewhere.exists(), "it served this process alone"
@@ -131,13 +135,13 @@ def test_other_dtypes_are_left_to_pytorch_which_the_log_says(
 
 
 def test_capped_scores_are_left_to_the_reference_alone(kernels: None) -> None:
-    capped = replace(FLOAT32, attention=(replace(SHAPE, softcap=50.0),))
+    capped = replace(FLOAT32, layers=LayerShapes(attention=(replace(SHAPE, softcap=50.0),)))
     chosen = resolve_ops("cpu", capped).chosen
     assert (chosen["paged_attention"], chosen["linear"]) == ("torch_ref", "native_cpu")
 
 
 def test_the_remedy_of_a_refused_choice_works(kernels: None) -> None:
-    capped = replace(FLOAT32, attention=(replace(SHAPE, softcap=50.0),))
+    capped = replace(FLOAT32, layers=LayerShapes(attention=(replace(SHAPE, softcap=50.0),)))
     with pytest.raises(ConfigError, match="use --op-backend paged_attention=torch_ref"):
         resolve_ops("cpu", capped, overrides={"paged_attention": "native_cpu"})
     chosen = resolve_ops("cpu", capped, overrides={"paged_attention": "torch_ref"}).chosen

@@ -55,12 +55,13 @@ def stored(matrix: Projection, layout: Layout) -> tuple[dict[str, torch.Tensor],
 
 def fill(placement: Placement, tensors: dict[str, torch.Tensor]) -> int:
     """As the loader does; the bytes that are read."""
-    name = next(name for name in placement.names if name in tensors)
-    whole = tensors[name]
-    assert whole.dtype in placement.dtypes
-    part = whole[tuple(slice(*bounds) for bounds in placement.region)]
-    placement.fill(part.clone())
-    return part.nbytes
+    parts = []
+    for each in (placement, *placement.companions):
+        whole = tensors[next(name for name in each.names if name in tensors)]
+        assert whole.dtype in each.dtypes
+        parts.append(whole[tuple(slice(*bounds) for bounds in each.region)].clone())
+    placement.fill(*parts)
+    return sum(part.nbytes for part in parts)
 
 
 def loaded(
@@ -76,6 +77,7 @@ def loaded(
     return plain(linear.w, torch.float32), read
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_parts_of_the_ranks_are_the_whole(name: str, size: int) -> None:

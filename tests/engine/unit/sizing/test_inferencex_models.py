@@ -11,6 +11,7 @@ from atom.sizing import ModelFacts, UnknownFamilyError, unsupported
 from atom.sizing.architectures import LACKING
 from atom.sizing.drafting import mtp_problems
 from atom.sizing.engine_support import unsupported_architecture
+from tests.support.models.published_deepseek_v4 import PRO, QUANTISED
 
 GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "sizing.md"
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -73,6 +74,7 @@ LOADING: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "amd/Qwen3.5-397B-A17B-MXFP4": (QWEN35, MXFP4, 5),
     "zai-org/GLM-5.2-FP8": (GLM52, FP8, 1),
     "amd/GLM-5.2-MXFP4": (GLM52, MXFP4, 2),
+    "deepseek-ai/DeepSeek-V4-Pro": ({**PRO, "expert_dtype": "fp4"}, QUANTISED, 17),
 }
 
 

@@ -41,6 +41,44 @@ def test_quark_says_whether_inputs_are_of_four_bits() -> None:
         assert read(quant_method="quark", global_quant_config=of_all).input_bits == bits
 
 
+def test_the_optimizer_names_modules_of_each_format() -> None:
+    layers = {
+        "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+        "model.layers.0.mlp.experts": {"quant_algo": "nvfp4", "group_size": 16},
+        "model.layers.1.mlp.up_proj": {"quant_algo": "W4A16_NVFP4"},
+    }
+    excluded = ["lm_head", "model.layers.0.mlp.experts.3*"]
+    found = scheme(
+        quant_method="modelopt_mixed",
+        quantization={
+            "quant_algo": "MIXED_PRECISION", "exclude_modules": excluded, "quantized_layers": layers
+        },
+    )  # fmt: skip
+    formats = {
+        name: str(found.format_of(f"model.layers.{name}"))
+        for name in (
+            "0.self_attn.q_proj", "0.mlp.experts.7.up_proj", "0.mlp.experts.3.up_proj",
+            "1.mlp.up_proj", "1.mlp.down_proj", "10.mlp.up_proj",
+        )
+    }  # fmt: skip
+    nvfp4 = "NVFP4 converted to fp8 with a scale per output (modelopt)"
+    assert formats == {
+        "0.self_attn.q_proj": "fp8 with a scale per matrix (modelopt)",
+        "0.mlp.experts.7.up_proj": nvfp4,
+        "0.mlp.experts.3.up_proj": "None",
+        "1.mlp.up_proj": nvfp4,
+        "1.mlp.down_proj": "None",
+        "10.mlp.up_proj": "None",
+    }
+
+
+@pytest.mark.parametrize(("algorithm", "group"), [("NVFP4", 16), ("MXFP8", 32)])
+def test_ranks_hold_whole_groups_of_what_is_converted(algorithm: str, group: int) -> None:
+    stored = read(quant_method="modelopt", quant_algo=algorithm)
+    assert (stored.input_multiple, stored.output_multiple) == (group, 1)
+    assert stored.matrix_bytes(256, 1024) == 256 * 1024 + 4 * 256
+
+
 FORMATS: dict[str, tuple[Quantization, int]] = {
     # of 256 outputs and 1000 inputs
     "fp8 per tensor": (

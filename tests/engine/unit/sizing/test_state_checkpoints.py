@@ -33,9 +33,12 @@ def test_the_interval_is_whole_blocks() -> None:
     assert checkpoint_tokens(replace(LAYOUT, state_bytes=0), 16) == 0
 
 
-def test_windows_beside_states_have_no_checkpoints() -> None:
-    groups = (CacheGroup(), CacheGroup((), sliding_window(20)))
-    assert checkpoint_tokens(replace(LAYOUT, groups=groups), 16) == 0
+def test_windows_beside_states_count_if_nothing_else_is_kept() -> None:
+    window = CacheGroup((), sliding_window(20))
+    assert checkpoint_tokens(replace(LAYOUT, groups=(CacheGroup(), window)), 16) == 32
+    assert checkpoint_tokens(replace(LAYOUT, groups=(window, window)), 1) == 13
+    alone = CacheGroup((), sliding_window(1))
+    assert checkpoint_tokens(replace(LAYOUT, groups=(CacheGroup(), alone)), 16) == 0
 
 
 def test_running_states_come_before_blocks_and_checkpoints_are_a_fifth_of_the_rest() -> None:

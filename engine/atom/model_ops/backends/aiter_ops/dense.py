@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.aiter_ops.library import Library
-from atom.model_ops.values import Gating, NormWeight, Pending, Stream
+from atom.model_ops.values import NormWeight, Pending, Stream
 
 
 class Norms:

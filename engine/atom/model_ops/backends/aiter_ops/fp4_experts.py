@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.activations import ClampedSwiGLU
 from atom.model_ops.backends.aiter_ops.fp4 import FP4, in_tiles
 from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ClampedSwiGLU, ExpertsWeight, LinearWeight
+from atom.model_ops.values import ExpertsWeight, LinearWeight
 from atom.sizing.kernel_padding import AITER_EXPERT_UNIT
 
 _GROUP = 32  # inputs of an exponent

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.activations import Gating
 from atom.model_ops.backends.aiter_ops.dense import Activations, Norms
 from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.backends.aiter_ops.linear import Products
-from atom.model_ops.values import Gating, LinearWeight, NormWeight, Pending, Stream, WeightFormat
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream, WeightFormat
 
 
 class NormedProducts:

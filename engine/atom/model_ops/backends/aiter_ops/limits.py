@@ -10,18 +10,13 @@ from collections.abc import Callable
 
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.fp4_experts import CLAMPED
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.routing import Routing, Scoring
-from atom.model_ops.values import (
-    INT4_FORMATS,
-    Activation,
-    AttentionShape,
-    LatentShape,
-    WeightFormat,
-)
+from atom.model_ops.values import INT4_FORMATS, AttentionShape, LatentShape, WeightFormat
 from atom.sizing.mask_rule import CAUSAL
 
 _DTYPES = (torch.bfloat16, torch.float16)
@@ -69,7 +64,7 @@ def _against_products(case: OpCase, card: Card) -> tuple[str, ...]:
 
 
 def _against_attention(case: OpCase, card: Card) -> tuple[str, ...]:
-    if case.attention and case.wide_norms:
+    if case.layers.attention and case.wide_norms:
         return ("its norms take weights of the model's dtype",)
     is_fp8 = case.kv_dtype in FP8_DTYPES
     if not is_fp8 and case.kv_dtype is not case.dtype:
@@ -79,7 +74,7 @@ def _against_attention(case: OpCase, card: Card) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
             reason
-            for shape in case.attention
+            for shape in case.layers.attention
             for reason in _against_shape(shape, case.block_size, is_fp8)
         )
     )
@@ -88,6 +83,8 @@ def _against_attention(case: OpCase, card: Card) -> tuple[str, ...]:
 def _against_shape(shape: AttentionShape, page: int, is_fp8: bool) -> tuple[str, ...]:
     if shape.softcap is not None:
         return ("its paged decode has no soft cap of scores",)
+    if shape.sees_ahead:
+        return ("its prompts attend to no later token, and tokens of an image do",)
     if shape.mask != CAUSAL:
         return ("releases of its paged decode differ by a token in what a window holds",)
     if shape.num_heads % shape.num_kv_heads:
@@ -107,20 +104,20 @@ def _against_shape(shape: AttentionShape, page: int, is_fp8: bool) -> tuple[str,
 
 
 def _against_latent(case: OpCase, card: Card) -> tuple[str, ...]:
-    if not case.latent:
+    if not case.layers.latent:
         return ()
     for dtype in (case.dtype, case.kv_dtype):
         if dtype is not torch.bfloat16:
             return (f"decodes latents in bfloat16, not {_name(dtype)}",)
-    return tuple(reason for shape in case.latent for reason in _against_latent_shape(shape))
+    return tuple(reason for shape in case.layers.latent for reason in _against_latent_shape(shape))
 
 
 def _against_selected(case: OpCase, card: Card) -> tuple[str, ...]:
-    return _against_latent(case, card) if case.index else ()
+    return _against_latent(case, card) if case.layers.index else ()
 
 
 def _against_indexers(case: OpCase, card: Card) -> tuple[str, ...]:
-    if not case.index:
+    if not case.layers.index:
         return ()
     return (
         "its indexer reads keys in fp8 with their scales in one row, which the cache keeps apart",

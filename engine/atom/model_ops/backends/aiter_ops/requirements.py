@@ -64,7 +64,7 @@ def _of_case(op: str, case: OpCase) -> Iterator[str]:
             yield from _OF_FORMAT.get(kind, ())
     if op in ("norm_linear", "norm_gated_linear") and WeightFormat.FP8 in case.formats:
         yield from ("rmsnorm2d_fwd_with_dynamicquant", "rmsnorm2d_fwd_with_add_dynamicquant")
-    if op in _CACHED and case.attention:
+    if op in _CACHED and case.layers.attention:
         yield from (
             "fused_qk_norm_rope_cache_quant_shuffle",
             "rope_cached_positions_2c_fwd_inplace",
@@ -72,12 +72,12 @@ def _of_case(op: str, case: OpCase) -> Iterator[str]:
         )
         is_fp8 = case.kv_dtype in FP8_DTYPES
         yield "reshape_and_cache_with_pertoken_quant" if is_fp8 else "reshape_and_cache"
-        for shape in case.attention:
+        for shape in case.layers.attention:
             if is_for_assembly(shape):
                 yield "pa_fwd_asm"
             else:
                 yield from ("pa_decode_gluon", "get_recommended_splits")
-    if case.latent:
+    if case.layers.latent:
         yield from _OF_LATENT.get(op, ())
     if case.experts.routings:
         yield from _OF_EXPERTS.get(op, ())

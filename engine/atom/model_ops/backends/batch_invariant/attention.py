@@ -120,17 +120,19 @@ def _split(
         first = tl.maximum(first, begin // BLOCK_N * BLOCK_N)
         edge = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, last)
         highest, total, acc = attend(
-            q, cache, table_ptr, head, position, first, edge, low, end, scale, highest, total, acc,
+            q, cache, table_ptr, head, position, position, first, edge, low, end, scale,
+            highest, total, acc,
             HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
         )  # fmt: skip
         first = tl.maximum(first, edge)
     highest, total, acc = attend(
-        q, cache, table_ptr, head, position, first, unmasked, low, end, scale, highest, total, acc,
+        q, cache, table_ptr, head, position, position, first, unmasked, low, end, scale,
+        highest, total, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, False,
     )  # fmt: skip
     return attend(
-        q, cache, table_ptr, head, position, tl.maximum(first, unmasked), last, low, end, scale,
-        highest, total, acc,
+        q, cache, table_ptr, head, position, position, tl.maximum(first, unmasked), last, low, end,
+        scale, highest, total, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
     )  # fmt: skip
 
@@ -251,7 +253,9 @@ def _fold_kernel(
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     """See `Backend`."""
-    crowds = {shape.num_heads // shape.num_kv_heads for shape in case.attention}
+    if op == "paged_attention" and any(shape.sees_ahead for shape in case.layers.attention):
+        return ("its queries see no later token, and tokens of an image do",)
+    crowds = {shape.num_heads // shape.num_kv_heads for shape in case.layers.attention}
     if op == "paged_attention" and max(crowds, default=1) > _BLOCK_M:
         return (f"computes up to {_BLOCK_M} query heads for a KV head, not {max(crowds)}",)
     return ()

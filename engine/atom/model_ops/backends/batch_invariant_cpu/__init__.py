@@ -61,6 +61,8 @@ _CACHED = ("qk_norm_rope_store", "paged_attention", "mla_rope_store", "mla_atten
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     """See `Backend`: native_cpu's, whose kernels these are, and other dtypes of the cache."""
+    if op == "paged_attention" and any(shape.sees_ahead for shape in case.layers.attention):
+        return ("its queries see no later token, and tokens of an image do",)
     found = reasons_against_native(op, case)
     if not found and op in _CACHED and case.kv_dtype is not case.dtype:
         return (f"a cache of {case.kv_dtype} beside {case.dtype}",)

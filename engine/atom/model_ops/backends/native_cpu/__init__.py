@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.expert_choice import router
 from atom.model_ops.backends.grouped_experts import grouped_experts
 from atom.model_ops.backends.interface import Backend
@@ -17,7 +18,6 @@ from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu.library import why_not
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.dequantise import prepare_for_cpu
-from atom.model_ops.values import Activation
 
 
 def backend() -> Backend:
@@ -53,9 +53,11 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     if dtypes != {torch.float32}:
         names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
         return (f"made for float32, not {' and '.join(names)}",)
-    if op == "paged_attention" and any(shape.softcap is not None for shape in case.attention):
+    if op == "paged_attention" and any(
+        shape.softcap is not None for shape in case.layers.attention
+    ):
         return ("its attention has no soft cap of scores",)
-    if op == "paged_attention" and any(shape.has_sinks for shape in case.attention):
+    if op == "paged_attention" and any(shape.has_sinks for shape in case.layers.attention):
         return ("its attention has no sinks",)
     if op in ("act_and_mul", "norm_gated_linear", "experts"):
         others = [kind.value for kind in case.activations if kind is not Activation.SILU]

@@ -15,7 +15,7 @@ from atom.model_ops.backends.native_cpu.library import (
     integers,
     library,
 )
-from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt
+from atom.model_ops.backends.prompt_attention import attend_prompt, prompt_row
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
 from atom.sizing.mask_rule import MaskKind
 from atom.utils.forward_context import AttentionMetaData
@@ -67,17 +67,13 @@ def paged_attention(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
     out = _empty_result(q, shape, cache)
-    rows = step.context_lens.shape[0]
-    first = 0
-    for row in [*_long_prompts(step), rows]:
+    rows, first = step.context_lens.shape[0], 0
+    for row in [*_rows_by_torch(shape, step), rows]:
         if first < row:
             _attend(q, shape, cache, _Rows(step, first, row), out)
         if row < rows:
-            start, end = step.query_starts[row : row + 2].tolist()
-            prompt = PromptRow(step.block_tables[row], int(step.context_lens[row]))
-            attend_prompt(
-                q[start:end], shape, cache, prompt, out[start:end].unflatten(1, q.shape[1:])
-            )
+            own, prompt = prompt_row(shape, step, row)
+            attend_prompt(q[own], shape, cache, prompt, out[own].unflatten(1, q.shape[1:]))
         first = row + 1
     return out
 
@@ -89,8 +85,11 @@ def _empty_result(q: torch.Tensor, shape: AttentionShape, cache: LayerCache) -> 
     return torch.empty(q.shape[0], shape.num_heads * shape.head_dim)
 
 
-def _long_prompts(step: AttentionMetaData) -> list[int]:
-    """Return the rows that torch's attention computes."""
+def _rows_by_torch(shape: AttentionShape, step: AttentionMetaData) -> list[int]:
+    """Return the rows that torch's attention computes: long prompts, and all prompts if the layer's
+    queries see later tokens."""
+    if shape.last_seen(step) is not None:
+        return list(range(step.num_decodes, len(step.context_lens)))
     if step.max_query_len * step.max_context_len <= _LONG_SCORES:
         return []
     scores = step.query_starts.diff() * step.context_lens

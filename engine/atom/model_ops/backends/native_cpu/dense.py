@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.activations import Activation, Gating
 from atom.model_ops.backends.native_cpu.library import (
     floats,
     library,
     optional_floats,
 )
 from atom.model_ops.quantised.dequantise import multiply
-from atom.model_ops.values import Activation, Gating, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 
 _MOST_ROWS = 256
 

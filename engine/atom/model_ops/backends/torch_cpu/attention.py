@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from atom.model_ops.backends.op_case import OpCase
-from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt, with_sinks
+from atom.model_ops.backends.prompt_attention import attend_prompt, prompt_row, with_sinks
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache
 from atom.sizing.mask_rule import CAUSAL
@@ -37,7 +37,9 @@ class DecodeGroup:
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    if op == "paged_attention" and any(shape.softcap is not None for shape in case.attention):
+    if op == "paged_attention" and any(
+        shape.softcap is not None for shape in case.layers.attention
+    ):
         return ("its attention has no soft cap of scores",)
     return ()
 
@@ -45,17 +47,14 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 def paged_attention(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    decodes, rows = step.num_decodes, step.context_lens.shape[0]
+    decodes = step.num_decodes
     out = torch.empty(q.shape, dtype=q.dtype)
     if decodes:
         for group in decode_groups(step, cache.block_size, shape, q.dtype):
             _decode(group, q[:decodes], out[:decodes], cache, shape)
-    if decodes < rows:
-        starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
-        for row in range(decodes, rows):
-            own = slice(starts[row], starts[row + 1])
-            prompt = PromptRow(step.block_tables[row], lengths[row])
-            attend_prompt(q[own], shape, cache, prompt, out[own])
+    for row in range(decodes, len(step.context_lens)):
+        own, prompt = prompt_row(shape, step, row)
+        attend_prompt(q[own], shape, cache, prompt, out[own])
     return out.flatten(1)
 
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.values import (
-    Activation,
-    ClampedSiLU,
-    ClampedSwiGLU,
-    Gating,
-    NormWeight,
-    Pending,
-    Stream,
-)
+from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU, Gating
+from atom.model_ops.values import NormWeight, Pending, Stream
 
 
 def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:

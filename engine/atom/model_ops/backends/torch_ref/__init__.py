@@ -40,6 +40,7 @@ def backend() -> Backend:
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,
+            "rotate_heads": dense.rotate_heads,
             "route": routing.route,
             "experts": experts.experts,
             "qk_norm_rope_store": attention.qk_norm_rope_store,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.backends.prompt_attention import PromptRow, prompt_row
 from atom.model_ops.backends.torch_ref.dense import rms_norm
 from atom.model_ops.quantised.cached_heads import gather_heads, store_heads
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
@@ -44,10 +45,9 @@ def paged_attention(
     out = torch.zeros_like(q)
     if decodes:
         out[:decodes] = _decode(q[:decodes], shape, cache, step)
-    starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
-    for row in range(decodes, len(lengths)):
-        own = slice(starts[row], starts[row + 1])
-        out[own] = _prefill(q[own], shape, cache, step.block_tables[row], lengths[row])
+    for row in range(decodes, len(step.context_lens)):
+        own, prompt = prompt_row(shape, step, row)
+        out[own] = _prefill(q[own], shape, cache, prompt)
     return out.flatten(1)
 
 
@@ -75,11 +75,12 @@ def _decode(
 
 
 def _prefill(
-    q: torch.Tensor, shape: AttentionShape, cache: LayerCache, table: torch.Tensor, length: int
+    q: torch.Tensor, shape: AttentionShape, cache: LayerCache, row: PromptRow
 ) -> torch.Tensor:
     """Attend with a row's chunk of queries to its whole context, which ends with the chunk's
     tokens."""
-    used = table[: -(-length // cache.block_size)].long()
+    length = row.length
+    used = row.table[: -(-length // cache.block_size)].long()
     k, v = (
         tensor.flatten(0, 1)[:length].transpose(0, 1)  # [Hkv, length, D]
         for tensor in gather_heads(cache, used, q.dtype)
@@ -88,6 +89,8 @@ def _prefill(
     at = torch.arange(length - count, length, device=q.device).unsqueeze(1)
     key = torch.arange(length, device=q.device)
     seen = shape.mask.sees(at, key)  # [count, length]
+    if row.last_seen is not None:
+        seen |= (key > at) & (key <= row.last_seen.unsqueeze(1))
     if shape.mask.window is not None:
         unseen = ~seen.any(dim=0)[None, :, None]
         k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)

@@ -41,8 +41,8 @@ def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> 
         slot_mapping=torch.where(real, slot_mapping, -1),
         context_lens=torch.where(real, positions + 1, 0).to(torch.int32),
         block_tables=tables.contiguous(),
-        temperature=torch.where(real, state.temperature[slots], 0.0),
-        seed=torch.where(real, state.seed[slots], 0),
+        temperature=torch.where(real, state.sampling.temperature[slots], 0.0),
+        seed=torch.where(real, state.sampling.seed[slots], 0),
         sample_positions=positions + 1,
     )
 

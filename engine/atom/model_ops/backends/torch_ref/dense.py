@@ -5,16 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.values import (
-    Activation,
-    ClampedSiLU,
-    ClampedSwiGLU,
-    Gating,
-    LinearWeight,
-    NormWeight,
-    Pending,
-    Stream,
-)
+from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU, Gating
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -44,6 +36,14 @@ def _settle(stream: Stream) -> Stream:
     if stream.pending_is is Pending.PARTS:
         addend = addend.sum(dim=0).to(stream.residual.dtype)
     return Stream(addend + stream.residual)
+
+
+def rotate_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    lower, upper = first * cos - second * sin, second * cos + first * sin
+    first.copy_(lower)
+    second.copy_(upper)
 
 
 def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:

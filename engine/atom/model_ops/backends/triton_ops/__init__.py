@@ -59,7 +59,7 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import activation, allreduce_group, norms
+    from atom.model_ops.backends.triton_ops import activation, allreduce_group, norms, rotate_heads
     from atom.model_ops.backends.triton_ops.attention import (
         gqa,
         mla,
@@ -108,6 +108,7 @@ def backend() -> Backend:
         "rms_norm": norms.rms_norm,
         "norm": norms.norm,
         "act_and_mul": activation.act_and_mul,
+        "rotate_heads": rotate_heads.rotate_heads,
         "route": routing.route,
         "experts": grouped_gemm.experts,
         "add_experts": grouped_gemm.add_experts,

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.values import Activation, ClampedSiLU, ClampedSwiGLU, Gating
+from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU, Gating
 
 _BLOCK = 1024
 _SILU, _GELU, _CLAMPED, _RELU2, _CLAMPED_SILU = 0, 1, 2, 3, 4

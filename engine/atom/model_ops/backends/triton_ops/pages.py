@@ -14,10 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.page_table import PageTable
+from atom.model_ops.page_table import MIX, PLACE, WORDS, PageTable, word_bytes
 
 _CHUNK_BYTES = 8192
-_WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}
+_PLACE = tl.constexpr(PLACE)
+_MIX_1, _MIX_2 = (tl.constexpr(factor) for factor in MIX)
 
 
 @triton.jit
@@ -27,6 +28,7 @@ def copy_pages_kernel(
     chunks_ptr,  # int64 [chunks, 4]: address and bytes of a row, first word in the page, words
     page_words,
     factor,
+    sums_ptr,  # int64 [n], zeros, or None
     READ: tl.constexpr,  # from blocks to pages; else from pages to blocks
     CHUNK: tl.constexpr,  # most words of a chunk, a power of two
 ):
@@ -40,38 +42,50 @@ def copy_pages_kernel(
     at = tl.arange(0, CHUNK)
     inside = at < tl.load(chunk + 3)
     if READ:
-        tl.store(words + at, tl.load(memory + at, mask=inside), mask=inside)
+        content = tl.load(memory + at, mask=inside)
+        tl.store(words + at, content, mask=inside)
     else:
-        tl.store(memory + at, tl.load(words + at, mask=inside), mask=inside)
+        content = tl.load(words + at, mask=inside)
+        tl.store(memory + at, content, mask=inside)
+    if sums_ptr is not None:
+        # Each word is mixed with its place, as the reference does, and sums of chunks are added.
+        first = tl.load(chunk + 2)
+        mixed = content.to(tl.int64) + (first + at + 1) * _PLACE
+        mixed = (mixed ^ ((mixed >> 33) & 0x7FFFFFFF)) * _MIX_1
+        mixed = (mixed ^ ((mixed >> 33) & 0x7FFFFFFF)) * _MIX_2
+        mixed = mixed ^ ((mixed >> 33) & 0x7FFFFFFF)
+        tl.atomic_add(sums_ptr + page, tl.sum(tl.where(inside, mixed, 0), 0))
 
 
-def read_pages(table: PageTable, blocks: torch.Tensor, pages: torch.Tensor) -> None:
-    _copy(table, blocks, pages, read=True)
+def read_pages(
+    table: PageTable, blocks: torch.Tensor, pages: torch.Tensor, sums: torch.Tensor | None = None
+) -> None:
+    _copy(table, blocks, pages, sums, read=True)
 
 
-def write_pages(table: PageTable, blocks: torch.Tensor, pages: torch.Tensor) -> None:
-    _copy(table, blocks, pages, read=False)
+def write_pages(
+    table: PageTable, blocks: torch.Tensor, pages: torch.Tensor, sums: torch.Tensor | None = None
+) -> None:
+    _copy(table, blocks, pages, sums, read=False)
 
 
-def _copy(table: PageTable, blocks: torch.Tensor, pages: torch.Tensor, *, read: bool) -> None:
-    width = _width(table, pages)
+def _copy(
+    table: PageTable,
+    blocks: torch.Tensor,
+    pages: torch.Tensor,
+    sums: torch.Tensor | None,
+    *,
+    read: bool,
+) -> None:
+    width = word_bytes(table, pages)
     chunks = table.prepared.get(width)
     if chunks is None:
         chunks = table.prepared[width] = _chunks(table, width)
-    words = pages.view(_WORDS[width])
+    words = pages.view(WORDS[width])
     copy_pages_kernel[len(blocks), len(chunks)](
-        words, blocks, chunks, words.stride(0), table.factor, READ=read,
+        words, blocks, chunks, words.stride(0), table.factor, sums, READ=read,
         CHUNK=_CHUNK_BYTES // width,
     )  # fmt: skip
-
-
-def _width(table: PageTable, pages: torch.Tensor) -> int:
-    """Return the bytes of the widest word that every address and size is a multiple of."""
-    sizes = [pages.stride(0), pages.data_ptr()]
-    for segment in table.segments:
-        memory = segment.memory
-        sizes += [segment.size, segment.offset, memory.stride(0), memory.data_ptr()]
-    return next(width for width in _WORDS if all(size % width == 0 for size in sizes))
 
 
 def _chunks(table: PageTable, width: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.sizing.mask_rule import chunked, sliding_window
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, padded_step, paged_case, poison
 
@@ -193,7 +193,9 @@ def test_sinks_take_their_share(
 
 
 def case_of(case: PagedCase) -> OpCase:
-    return OpCase(dtype=case.q.dtype, kv_dtype=case.q.dtype, attention=(case.shape,))
+    return OpCase(
+        dtype=case.q.dtype, kv_dtype=case.q.dtype, layers=LayerShapes(attention=(case.shape,))
+    )
 
 
 @pytest.mark.parametrize("max_context", [200, 512, 4096])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.sizing.mask_rule import chunked, sliding_window
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, in_runs, paged_case, poison
 
@@ -130,7 +130,9 @@ def test_scores_are_capped(
     case = paged_case(
         RUNS, device=device, dtype=torch.float32, mask=sliding_window(window), softcap=5.0
     )
-    asked = OpCase(dtype=torch.float32, kv_dtype=torch.float32, attention=(case.shape,))
+    asked = OpCase(
+        dtype=torch.float32, kv_dtype=torch.float32, layers=LayerShapes(attention=(case.shape,))
+    )
     if backend.reasons_against("paged_attention", asked):
         pytest.skip(f"{backend.name} leaves capped scores to the reference")
     runs = in_runs(replace(case, q=case.q * 8), LONGEST, padding=padding)
@@ -147,7 +149,9 @@ def test_sinks_take_their_share_once(
         mask=sliding_window(window),
         sinks=True, max_context=max_context,
     )  # fmt: skip
-    asked = OpCase(dtype=torch.float32, kv_dtype=torch.float32, attention=(case.shape,))
+    asked = OpCase(
+        dtype=torch.float32, kv_dtype=torch.float32, layers=LayerShapes(attention=(case.shape,))
+    )
     if backend.reasons_against("paged_attention", asked):
         pytest.skip(f"{backend.name} leaves sinks to another backend")
     check(backend, reference, in_runs(case, LONGEST, padding=padding), padding)

@@ -13,6 +13,7 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.triton_ops import xcd_order
 from atom.model_ops.backends.triton_ops.compile.tuning import SplitKConfig
@@ -21,7 +22,7 @@ from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear,
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
 from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import Activation, ExpertsWeight, LinearWeight, WeightFormat
+from atom.model_ops.values import ExpertsWeight, LinearWeight, WeightFormat
 from tests.engine.ops.inputs import paged_case
 from tests.engine.ops.parity.gemm.test_quantised_linear import matrix, stored
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.op_case import ExpertsCase, OpCase
 from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
@@ -22,7 +23,6 @@ from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     EIGHT_BITS,
-    Activation,
     ExpertsWeight,
     InputGroups,
     LinearWeight,

@@ -13,10 +13,11 @@ from tests.engine.ops.inputs import assert_rows_agree
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.triton_ops.compile.tuning import SplitKConfig
 from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_k_linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 

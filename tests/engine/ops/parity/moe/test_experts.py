@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU, Gating
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
-    Activation,
-    ClampedSiLU,
-    ClampedSwiGLU,
     ExpertsWeight,
-    Gating,
     LinearWeight,
     NormWeight,
     RouterWeight,

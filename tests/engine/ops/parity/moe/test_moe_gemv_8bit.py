@@ -11,10 +11,10 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.triton_ops.moe import gemv
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (
-    Activation,
     ExpertsWeight,
     LinearWeight,
     MoEWeight,

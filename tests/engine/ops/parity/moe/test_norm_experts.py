@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation, ClampedSwiGLU, Gating
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Backend, Ops
 from atom.model_ops.backends.op_names import FUSED_OPS
@@ -16,10 +17,7 @@ from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import (
-    Activation,
-    ClampedSwiGLU,
     ExpertsWeight,
-    Gating,
     LinearWeight,
     MoEWeight,
     NormWeight,

@@ -32,7 +32,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
         return ()
     wrong = {
         shape.head_dim
-        for shape in case.attention
+        for shape in case.layers.attention
         if shape.head_dim > _LARGEST_HEAD or shape.head_dim % _HEAD_MULTIPLE
     }
     return tuple(
@@ -128,8 +128,8 @@ def _result(x: torch.Tensor, shape: AttentionShape, step: AttentionMetaData) -> 
 
 def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[EqualPrompts, ...]:
     """Return the long prompts whose tokens the layer sees completely, if the library supports its
-    scores."""
-    if not shape.has_plain_scores:
+    scores and mask, which is causal."""
+    if not shape.has_plain_scores or shape.last_seen(step) is not None:
         return ()
     return tuple(
         group for group in step.prompts.equal if shape.mask.seen(group.leading) == group.leading

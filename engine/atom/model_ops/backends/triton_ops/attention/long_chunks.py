@@ -79,11 +79,13 @@ def _merge_kernel(
 
 
 def is_for_library(q: torch.Tensor, layer: LayerStep, chunk: LongChunk) -> bool:
-    """Return whether the library may attend to the chunk: the layer sees all its tokens, the
-    library supports its scores, and the cache has the activations' dtype."""
+    """Return whether the library may attend to the chunk: the layer sees all its tokens and no
+    later ones, the library supports its scores, and the cache has the activations' dtype."""
     shape = layer.shape
     if not shape.has_plain_scores or layer.cache.k.dtype != q.dtype:
         return False
+    if shape.last_seen(layer.step) is not None:
+        return False  # the library's mask is causal
     context = sum(chunk.history) + sum(chunk.tiles)
     return shape.mask.seen(context) == context and piece_attention(q, shape) is not None
 

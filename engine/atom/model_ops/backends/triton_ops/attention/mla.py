@@ -30,7 +30,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     return tuple(
         f"computes latent attention for ranks up to {_LARGEST_RANK} and rotated keys up to "
         f"{_LARGEST_ROPE}, not {shape.kv_rank} and {shape.rope_dim}"
-        for shape in case.latent
+        for shape in case.layers.latent
         if shape.kv_rank > _LARGEST_RANK or shape.rope_dim > _LARGEST_ROPE
     )
 

@@ -65,12 +65,13 @@ def find_row(
 
 @triton.jit
 def attend(
-    q, cache, table_ptr, head, position, first, end, low, limit, scale,
+    q, cache, table_ptr, head, position, last, first, end, low, limit, scale,
     running_max, running_sum, acc,
     HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Tokens [first, end) of the cache; masked tiles respect [low, limit), causality and window."""
+    """Tokens [first, end) of the cache; masked tiles respect [low, limit), the window, and the last
+    token that each query sees, which is usually the one at its position."""
     HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
     LANES: tl.constexpr = q.shape[1]
     element, real = head_elements(D, LANES), real_elements(D, LANES)
@@ -88,7 +89,7 @@ def attend(
         block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
         scores = cap_scores(scores, scale, SOFTCAP)
         if MASKED:
-            seen = token[None, :] <= position[:, None]
+            seen = token[None, :] <= last[:, None]
             if IN_CHUNKS:
                 seen &= token[None, :] >= first_seen(position + 1, WINDOW, True)[:, None]
             elif WINDOW:
@@ -104,7 +105,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped", "tokens"])
 def _prefill_kernel(
-    q_ptr, cache, tables_ptr, contexts_ptr, starts_ptr, out_ptr, sinks_ptr,
+    q_ptr, cache, tables_ptr, contexts_ptr, starts_ptr, out_ptr, sinks_ptr, last_seen_ptr,
     table_stride, first_row, rows, skipped, tokens, scale,
     GROUP: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
@@ -141,6 +142,12 @@ def _prefill_kernel(
     position = context - left + query
     first_position = context - left + tile * tokens_per_tile
     end = tl.minimum(first_position + tokens_per_tile, context)
+    last = position
+    if last_seen_ptr is not None:
+        # Tokens of an image see its later ones, which are of this step, too.
+        seen = tl.load(last_seen_ptr + start + query, mask=query < queries, other=0)
+        last = tl.maximum(position, seen)
+        end = tl.maximum(end, tl.max(seen, 0) + 1)
     # Tiles wholly before the first query need no mask, which costs as much as a score does.
     unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
 
@@ -157,17 +164,17 @@ def _prefill_kernel(
         unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
         unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
         running_max, running_sum, acc = attend(
-            q, cache, table_ptr, head, position, low // BLOCK_N * BLOCK_N, unmasked, low, end,
+            q, cache, table_ptr, head, position, last, low // BLOCK_N * BLOCK_N, unmasked, low, end,
             scale, running_max, running_sum, acc,
             HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
         )  # fmt: skip
     running_max, running_sum, acc = attend(
-        q, cache, table_ptr, head, position, unmasked, unmasked_end, low, end,
+        q, cache, table_ptr, head, position, last, unmasked, unmasked_end, low, end,
         scale, running_max, running_sum, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, False,
     )  # fmt: skip
     running_max, running_sum, acc = attend(
-        q, cache, table_ptr, head, position, unmasked_end, end, low, end,
+        q, cache, table_ptr, head, position, last, unmasked_end, end, low, end,
         scale, running_max, running_sum, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
     )  # fmt: skip
@@ -210,7 +217,7 @@ def prefill_attention(
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
         q, cache_pointers(cache), step.block_tables, step.context_lens, step.query_starts, out,
-        shape.sinks,
+        shape.sinks, shape.last_seen(step),
         step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
         span.tokens, shape.scale * math.log2(math.e),
         GROUP=group, HKV=shape.num_kv_heads, D=shape.head_dim, BLOCK_SIZE=cache.block_size,

@@ -39,7 +39,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     return tuple(
         f"computes indexers of up to {_MOST_HEADS} heads and keys of up to {_LARGEST_KEY}, not "
         f"{shape.num_heads} and {shape.dim}"
-        for shape in case.index
+        for shape in case.layers.index
         if shape.num_heads > _MOST_HEADS or shape.dim > _LARGEST_KEY
     )
 

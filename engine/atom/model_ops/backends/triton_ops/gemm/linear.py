@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.activations import Activation, Gating
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.compile.tuning import SkinnyConfig
 from atom.model_ops.backends.triton_ops.gemm import norm_linear as fused
@@ -36,8 +37,6 @@ from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.sorted_inputs import parts_of, sort_inputs
 from atom.model_ops.values import (
     EIGHT_BITS,
-    Activation,
-    Gating,
     LinearWeight,
     NormWeight,
     Pending,

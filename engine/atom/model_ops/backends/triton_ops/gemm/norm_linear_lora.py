@@ -18,21 +18,14 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.activations import Activation, Gating
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.gemm import norm_linear as alone
 from atom.model_ops.backends.triton_ops.gemm.linear import linear
 from atom.model_ops.backends.triton_ops.gemm.lora_shrink_expand import add_lora
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
-from atom.model_ops.values import (
-    Activation,
-    Gating,
-    LinearWeight,
-    LoraWeight,
-    NormWeight,
-    Stream,
-    WeightFormat,
-)
+from atom.model_ops.values import LinearWeight, LoraWeight, NormWeight, Stream, WeightFormat
 from atom.utils.forward_context import LoraTokens
 
 # Rows of W a program and warps: fewer than without an adapter, whose numbers take registers. Inputs

@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from atom.model_ops.activations import ClampedSwiGLU, Gating
 from atom.model_ops.backends.triton_ops.activation import gate_constants
 from atom.model_ops.backends.triton_ops.gemm.dequantise_matrix import dequantise
 from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
@@ -60,9 +61,7 @@ from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     INT4_FORMATS,
-    ClampedSwiGLU,
     ExpertsWeight,
-    Gating,
     LinearWeight,
     Pending,
     Stream,

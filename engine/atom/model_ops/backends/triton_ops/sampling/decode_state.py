@@ -179,11 +179,12 @@ def _gather_inputs(
     rows, max_blocks = slots.shape[0], state.max_blocks
     chunk = min(_TABLE_CHUNK, next_power_of_2(max_blocks))
     _prepare_kernel[(rows, triton.cdiv(max_blocks, chunk), state.num_groups)](
-        slots, state.last_token, state.num_computed, state.block_tables, state.temperature,
-        state.seed, inputs.input_ids, inputs.positions, inputs.slot_mapping, inputs.context_lens,
-        inputs.block_tables, inputs.temperature, inputs.seed, inputs.sample_positions,
-        offsets, token_ids, state.padding_slot, MAX_BLOCKS=max_blocks, GROUPS=state.num_groups,
-        BLOCK_SIZE=block_size, CHUNK=chunk, AHEAD=ahead is not None, num_warps=4,
+        slots, state.last_token, state.num_computed, state.block_tables, state.sampling.temperature,
+        state.sampling.seed, inputs.input_ids, inputs.positions, inputs.slot_mapping,
+        inputs.context_lens, inputs.block_tables, inputs.temperature, inputs.seed,
+        inputs.sample_positions, offsets, token_ids, state.padding_slot, MAX_BLOCKS=max_blocks,
+        GROUPS=state.num_groups, BLOCK_SIZE=block_size, CHUNK=chunk, AHEAD=ahead is not None,
+        num_warps=4,
     )  # fmt: skip
 
 
