@@ -12,19 +12,14 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from atom.checkpoint import (
-    GENERATION_FILE,
     Checkpoint,
     find_checkpoint,
     open_checkpoint,
 )
 from atom.config_values import (
-    GENERATION_FIELDS,
     CacheConfig,
     Config,
     EngineOptions,
@@ -32,14 +27,15 @@ from atom.config_values import (
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
+    check_tiers,
     extended,
 )
 from atom.end_tokens import end_token_ids, ids_that_exist
-from atom.errors import ConfigError, ModelError, RequestError
+from atom.errors import ConfigError, ModelError
+from atom.generation_config.document import read_generation_config
+from atom.generation_config.sampling_defaults import generation_defaults
 from atom.lora_checkpoint import adapters_to_serve
-from atom.model_source.json_object import read_json
 from atom.pooling_config import as_causal_model, pooling_config
-from atom.sampling_params import SamplingParams
 from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.drafting import (
     eagle3_problems,
@@ -54,7 +50,6 @@ from atom.sizing.engine_support import (
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
-from atom.sizing.options.model import CheckpointOptions
 from atom.sizing.options.option import range_problems
 from atom.sizing.options.parallelism import NodePlace, RoutingPolicy
 from atom.sizing.options.scheduling import SchedulingPolicy
@@ -64,6 +59,7 @@ from atom.sizing.parallelism import (
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.quantization.modelopt import METHOD as MODELOPT
 from atom.sizing.quantization.online import ONLINE, online_scheme, read_online_config
 from atom.sizing.reproducibility import reproducible_problems
 from atom.sizing.text_part import text_part
@@ -82,6 +78,7 @@ __all__ = [
     "SchedulingPolicy",
     "SleepOptions",
     "build_config",
+    "check_options",
 ]
 
 logger = logging.getLogger(__name__)
@@ -90,7 +87,7 @@ logger = logging.getLogger(__name__)
 def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     """Open the model and check the options together. weights: whether they are downloaded, where
     the model is. Raises `ConfigError` or `ModelError`."""
-    _check_options(options)
+    check_options(options)
     checkpoint = options.checkpoint
     path = find_checkpoint(checkpoint.model, checkpoint.revision, weights=weights)
     model = _model_config(options, open_checkpoint(path))
@@ -137,7 +134,8 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     )
 
 
-def _check_options(options: EngineOptions) -> None:
+def check_options(options: EngineOptions) -> None:
+    """Raise `ConfigError` for options that contradict each other whatever the model is."""
     scheduler = options.scheduler
     if scheduler.max_num_batched_tokens < scheduler.max_num_seqs:
         raise ConfigError(
@@ -157,7 +155,19 @@ def _check_options(options: EngineOptions) -> None:
         raise ConfigError("kv_events tells of cached blocks, and prefix caching is off; drop one")
     _check_nodes(options)
     _check_sleep(options)
-    _check_tier(options)
+    _check_sharing(options)
+    if options.model.runner == "pooling":
+        _check_pooling(options)
+    check_tiers(options.tier, caches=options.cache.enable_prefix_caching, nodes=options.nodes.count)
+
+
+def _check_pooling(options: EngineOptions) -> None:
+    """Raise `ConfigError` for options that a pooling model cannot have."""
+    if options.speculative is not None:
+        raise ConfigError(
+            "speculation drafts tokens, and a pooling model gives none; leave it out, or use "
+            "--runner generate"
+        )
 
 
 def _check_sleep(options: EngineOptions) -> None:
@@ -182,22 +192,6 @@ def _check_sleep(options: EngineOptions) -> None:
     if sleep.enabled and options.nodes.count > 1:
         raise ConfigError(
             "--enable-sleep-mode: an engine over several nodes does not sleep; leave it "
-            "out, or use one node"
-        )
-
-
-def _check_tier(options: EngineOptions) -> None:
-    """Raise `ConfigError` for a tier of the KV cache that would stay empty."""
-    if options.tier.offloading_size is None:
-        return
-    if not options.cache.enable_prefix_caching:
-        raise ConfigError(
-            "--kv-offloading-size keeps blocks that the prefix cache finds, and prefix caching is "
-            "off; drop one"
-        )
-    if options.nodes.count > 1:
-        raise ConfigError(
-            "--kv-offloading-size: ranks over several nodes share no memory of a host; leave it "
             "out, or use one node"
         )
 
@@ -273,14 +267,19 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
         )
     if experts:
         _check_experts(facts, options)
-    elif options.parallel.dp_attention:
+
+
+def _check_sharing(options: EngineOptions) -> None:
+    """Raise `ConfigError` for settings of ranks that share experts, if these ranks share none."""
+    parallel = options.parallel
+    if parallel.dp_attention and not parallel.expert_parallel:
         raise ConfigError(
             "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
             "leave it out for ranks with whole models"
         )
-    if options.parallel.expert_exchange != "torch":
+    if parallel.expert_exchange != "torch":
         _check_exchange(options)
-    if options.balance is not None and not (experts and options.parallel.dp_attention):
+    if options.balance is not None and not (parallel.expert_parallel and parallel.dp_attention):
         raise ConfigError(
             "enable_eplb moves experts between ranks that share them; add --data-parallel-size, "
             "--enable-dp-attention and --enable-expert-parallel, or leave it out"
@@ -350,21 +349,18 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         max_model_len=_context_length(options.model.max_model_len, facts),
         vocab_size=facts.vocab_size,
         eos_token_ids=ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
-        generation=_generation_defaults(_generation_config(options.checkpoint, checkpoint)),
+        generation=generation_defaults(read_generation_config(options.checkpoint, checkpoint)),
         load_dummy=options.model.load_dummy,
         tokenizer_path=tokenizer_path,
         pooling=pooling,
         max_images=0 if facts.vision is None else options.images.max_images,
+        max_image_run=options.scheduler.max_num_batched_tokens,
     )
 
 
 def _pooled_checkpoint(checkpoint: Checkpoint, options: EngineOptions) -> Checkpoint:
     """Return a pooling model's checkpoint with the name of the generating architecture."""
-    if options.speculative is not None:
-        raise ConfigError(
-            "speculation drafts tokens, and a pooling model gives none; leave it out, or use "
-            "--runner generate"
-        )
+    _check_pooling(options)
     known = frozenset(ARCHITECTURES)
     return replace(checkpoint, config=as_causal_model(checkpoint.config, known))
 
@@ -427,9 +423,12 @@ def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint
 
 def _same_method(method: str, checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint names this method itself, by vLLM's names of its kernels too."""
-    named: Any = text_part(checkpoint.config).get("quantization_config")
-    own = str((named or {}).get("quant_method") or "").replace("_", "-")
-    return bool(own) and method.replace("_", "-").removesuffix("-marlin") == own
+    section: Any = text_part(checkpoint.config).get("quantization_config")
+    own = str((section or {}).get("quant_method") or "").replace("_", "-")
+    named = method.replace("_", "-").removesuffix("-marlin")
+    if own.startswith(MODELOPT):  # vLLM's modelopt_fp4, modelopt_mxfp8 and modelopt_mixed
+        named, own = named.partition("-")[0], MODELOPT
+    return bool(own) and named == own
 
 
 def _context_length(asked: int | None, facts: ModelFacts) -> int:
@@ -444,47 +443,3 @@ def _context_length(asked: int | None, facts: ModelFacts) -> int:
             f"use at most {limit}"
         )
     return asked
-
-
-def _generation_config(options: CheckpointOptions, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Read the generation settings. Raises `ConfigError` for a missing file or an unknown field."""
-    source, found = options.generation_config, checkpoint.generation_config
-    if source == "vllm":
-        found = {}
-    elif source != "auto":
-        file = Path(source).expanduser() / GENERATION_FILE
-        if not file.is_file():
-            raise ConfigError(
-                f"generation_config {source}: there is no {file}; give auto, vllm for none, or a "
-                f"folder with that file"
-            )
-        found = read_json(file)
-    override = dict(options.override_generation_config or {})
-    unknown = sorted(override.keys() - {*GENERATION_FIELDS, "do_sample"})
-    if unknown:
-        raise ConfigError(
-            f"override_generation_config: {', '.join(unknown)} is no sampling default here; use "
-            f"{', '.join(GENERATION_FIELDS)}"
-        )
-    return found | ({"do_sample": True} if override else {}) | override
-
-
-def _generation_defaults(config: dict[str, Any]) -> GenerationDefaults:
-    # Hugging Face's greedy: its other sampling fields are then without effect.
-    greedy = not config.get("do_sample", True)
-    asked = config | {"temperature": 0.0} if greedy else config
-    names = ("temperature", "repetition_penalty") if greedy else GENERATION_FIELDS
-    return GenerationDefaults(**{name: _sampling_default(name, asked.get(name)) for name in names})
-
-
-def _sampling_default(name: str, value: Any) -> Any:
-    """Return the value; None, with a line in the log, if every request with it would be refused."""
-    if value is None:
-        return None
-    try:
-        sound = msgspec.convert({name: value}, GenerationDefaults)
-        SamplingParams(**{name: getattr(sound, name)})
-    except (msgspec.ValidationError, RequestError) as error:
-        logger.warning("generation_config.json: %s; the model's %s is not used", error, name)
-        return None
-    return value

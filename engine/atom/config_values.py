@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from atom.eplb_config import EPLBConfig
+from atom.errors import ConfigError
 from atom.kv_events_config import KVEventsConfig
-from atom.kv_transfer_config.beside import BesideTransfer, transfer_problems
 from atom.kv_transfer_config.values import KVTransferConfig
 from atom.lora_config import LoraConfig
 from atom.pooling_config import PoolingConfig
 from atom.sizing.host_tier import GIB
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.beside_transfer import BesideTransfer, transfer_problems
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
 from atom.sizing.options.images import ImageOptions
@@ -96,7 +97,6 @@ class EngineOptions:
             return []
         beside = BesideTransfer(
             prefix_caching=self.cache.enable_prefix_caching,
-            keeps_states=model.facts.keeps_states,
             pools=model.pooling is not None,
             tensor_parallel=parallel.tensor_parallel_size,
             nodes=self.nodes.count,
@@ -131,7 +131,8 @@ class ModelConfig:
     """The served model, with the facts of its checkpoint. max_model_len: most tokens of prompt and
     answer together. dtype: "auto" or a torch name. tokenizer_path: the folder with the tokenizer,
     which is `path` unless the user gives another. pooling: the result for a prompt, None for a
-    model that generates tokens. max_images: most images of a prompt, 0 for a model of text."""
+    model that generates tokens. max_images: most images of a prompt, 0 for a model of text;
+    max_image_run: most neighbouring tokens of an image that see each other both ways."""
 
     path: Path
     served_name: str
@@ -147,6 +148,7 @@ class ModelConfig:
     tokenizer_path: Path
     pooling: PoolingConfig | None = None
     max_images: int = 0
+    max_image_run: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,3 +277,37 @@ class Config:
     @staticmethod
     def from_json(data: bytes) -> Config:
         return msgspec.json.decode(data, type=Config, dec_hook=lambda kind, value: kind(value))
+
+
+def check_tiers(tier: KVTierOptions, *, caches: bool, nodes: int) -> None:
+    """Raise `ConfigError` for a tier of the KV cache that would stay empty. caches: prefixes are
+    cached; nodes: over which the ranks are spread."""
+    _check_files(tier)
+    if tier.offloading_size is None:
+        return
+    if not caches:
+        raise ConfigError(
+            "--kv-offloading-size keeps blocks that the prefix cache finds, and prefix caching is "
+            "off; drop one"
+        )
+    if nodes > 1:
+        raise ConfigError(
+            "--kv-offloading-size: ranks over several nodes share no memory of a host; leave it "
+            "out, or use one node"
+        )
+
+
+def _check_files(tier: KVTierOptions) -> None:
+    """Raise `ConfigError` for files of the KV cache without a folder, a size, or a host's tier."""
+    if tier.disk_dir is None and tier.disk_size is None:
+        return
+    if tier.disk_dir is None or tier.disk_size is None:
+        given, missing = "--kv-disk-dir", "--kv-disk-size"
+        if tier.disk_dir is None:
+            given, missing = missing, given
+        raise ConfigError(f"{given} is for a tier in files, which needs {missing} too; add it")
+    if tier.offloading_size is None:
+        raise ConfigError(
+            "--kv-disk-dir: files are read and written through the host's memory; add "
+            "--kv-offloading-size"
+        )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,9 +27,12 @@ from atom.errors import RequestError
 from atom.images.item import PlacedImage
 from atom.model_engine.control import Answer, Control
 from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.front.admission import Admission
+from atom.model_engine.front.admission.admission import Admission
+from atom.model_engine.front.admission.deadlines import Deadlines
+from atom.model_engine.front.admission.expectations import Expectations
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.cache_salts import CacheSalts
+from atom.model_engine.front.core_event_handler import CoreEventHandler
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.core_link import CoreLink
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
@@ -52,23 +55,13 @@ from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, R
 from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
-from atom.model_engine.request_trace import CURRENT_TRACE, QueuedCall
+from atom.model_engine.request_trace import QueuedCall, traced
 from atom.model_engine.transfer_legs import Leg
-from atom.model_engine.wire.core_port import (
-    AnswerWentOn,
-    CoreEvent,
-    CoreFactory,
-    CoreFailed,
-    CoreLost,
-    RequestFailed,
-    WeightsAre,
-)
+from atom.model_engine.wire.core_port import CoreFactory
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     RankStats,
-    StreamBody,
-    UtilityResponseBody,
     first_id,
 )
 from atom.model_engine.wire.rank_answers import RankStatsBoard
@@ -104,6 +97,7 @@ class AsyncLLMEngine:
         self.processor = processor
         self.text = AsyncText(self.processor)
         self.images = processor.images
+        self.image_memory = None if self.images is None else self.images.memory
         self._rank_stats = RankStatsBoard(wall_clock)
         self._lifecycle = EngineLifecycle(on_progress, holds_requests=config.sleep.holds_requests)
         self._requests = OpenRequests(
@@ -112,14 +106,24 @@ class AsyncLLMEngine:
             reader_limits=reader_limits,
             is_contended=lambda: bool(self._rank_stats.num_waiting),
             keeps_answers=replicas is not None or config.parallel.data_parallel_size > 1,
+            image_memory=self.image_memory,
             clock=clock,
         )
+        self.expectations = Expectations(
+            lambda: self._rank_stats.by_rank, lambda: self._requests.num_unanswered
+        )
+        self.deadlines = Deadlines(config.scheduler)
         self._admission = Admission(
             self._lifecycle,
             self._requests,
             config.scheduler.max_waiting_requests,
+            expectations=self.expectations,
             fair=config.scheduler.fairness == "clients",
+            images=self.image_memory,
         )
+        if self.images is not None:
+            self.images.admit = self._admission.check
+            self.images.timeout_seconds = request_timeout_seconds
         self.loras = ServedLoras(config.lora, config.model.served_name)
         self.cache_salts = CacheSalts()
         digests = self._digests = AdapterDigests(lambda: self.pauses.weights_version)
@@ -131,7 +135,7 @@ class AsyncLLMEngine:
         self._idle = IdleSleep(idle, self._lifecycle, self._requests, self.pauses, clock)
         self._fingerprint = Fingerprint(config)
         self._request_timeout_seconds = request_timeout_seconds
-        self._events = CoreEventHop(self._handle_arrived)
+        self._events = CoreEventHop(lambda events: self._handler.handle(events))
         self._core = core_factory(config, self._events.put)
         self._delivery = StepDelivery(self.processor.outputs, self._requests, clock)
         again = Continuations(self._requests, self._delivery, self._ids)
@@ -139,9 +143,20 @@ class AsyncLLMEngine:
         if replicas is not None and config.model.pooling is None:
             handover = Handover(replicas, self._requests, self._delivery, digests.version)
             self._link.handover = handover
+        self._handler = CoreEventHandler(
+            self._link,
+            self._calls,
+            self.pauses,
+            requests=self._requests,
+            delivery=self._delivery,
+            rank_stats=self._rank_stats,
+            lifecycle=self._lifecycle,
+        )
         inputs = self.processor.inputs
         self._intake = RequestIntake(inputs, self.text, self._ids, clock)
-        self._handed = HandedIntake(inputs, self._intake, self.loras, self._digests.version)
+        self._handed = HandedIntake(
+            inputs, self._intake, self.loras, self._digests.version, self.image_memory
+        )
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
@@ -293,6 +308,7 @@ class AsyncLLMEngine:
         add_special_tokens: bool = True,
         priority: int = 0,
         timeout_seconds: float | None = None,
+        deadline_seconds: float | None = None,
         cache_salt: str = "",
         client_id: str = "",
         model: str | None = None,
@@ -303,13 +319,17 @@ class AsyncLLMEngine:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
         the first prompt, then to the second, and so on. timeout_seconds: the group then raises
         `RequestError` (status 504), and its requests are aborted; the server's own bound applies
-        too. cache_salt: only requests of the same one share cached prompts, and of one client if
-        `cache_salts` requires it. client_id: as in `Request`. model: an adapter's name, or any
-        other for the model alone. pools: for vectors, of a pooling model. leg: of a request that
-        another engine shares; its one prompt has one answer. images: of each prompt, which then is
-        token ids."""
+        too. deadline_seconds: until the first token; None for the server's own. Requests past it
+        are refused or ended, as `deadline_action` has it. cache_salt: only requests of the same one
+        share cached prompts, and of one client if `cache_salts` requires it. client_id: as in
+        `Request`. model: an adapter's name, or any other for the model alone. pools: for vectors,
+        of a pooling model. leg: of a request that another engine shares; its one prompt has one
+        answer. images: of each prompt, which then is token ids."""
         self.processor.inputs.check_pools(pools)
-        self._admission.check(len(prompts) * params.n, client_id)
+        refused_after, ended_after = self.deadlines.bounds(deadline_seconds)
+        if pools:  # which bring no token
+            refused_after = ended_after = None
+        self._admission.check(len(prompts) * params.n, client_id, refused_after)
         lora = self.loras.get(model)
         requests = await self._intake.requests_of(
             prompts,
@@ -321,23 +341,23 @@ class AsyncLLMEngine:
             lora=None if lora is None else lora.request,
             images=images,
         )
-        if leg is not None:
-            requests = [msgspec.structs.replace(each, kv_transfer=leg) for each in requests]
+        if leg is not None or deadline_seconds is not None:
+            told = {"kv_transfer": leg, "deadline_seconds": deadline_seconds}
+            requests = [msgspec.structs.replace(each, **told) for each in requests]
         bounds = [timeout_seconds, self._request_timeout_seconds]
         if self._lifecycle.held_because:
             longest = min((each for each in bounds if each is not None), default=None)
             await self._admission.wait_awake(len(requests), client_id, longest)
         # Both may have changed while a long text was tokenised.
-        self._admission.check(len(requests), client_id)
+        self._admission.check(len(requests), client_id, refused_after)
         name = request_id or f"req-{uuid.uuid4().hex}"
         group = self._requests.open(itertools.repeat(name), requests)
         version = self.pauses.weights_version
         group.fingerprint = self._fingerprint.of(version, self.status.report)
-        trace = CURRENT_TRACE.get()
-        if trace is not None:
-            group.trace = trace
-            trace.queued(QueuedCall(name, self.config.model.served_name, params, requests))
+        group.trace = traced(QueuedCall(name, self.config.model.served_name, params, requests))
         self._requests.limit_time(group, bounds)
+        if ended_after is not None:
+            self._requests.limit_first_token(group, ended_after, self.expectations.missed)
         self._core.add_requests(requests)
         return group
 
@@ -346,11 +366,15 @@ class AsyncLLMEngine:
         Raises as `add_requests`, and `RequestError` (409) where the weights are others."""
         request = self._handed.request_of(handed)
         client, seconds = request.client_id, self._request_timeout_seconds
-        self._admission.check(1, client)
+        refused_after, _ = self.deadlines.bounds(request.deadline_seconds)
+        self._admission.check(1, client, None if request.output_token_ids else refused_after)
         if self._lifecycle.held_because:
             await self._admission.wait_awake(1, client, seconds)
             self._admission.check(1, client)
+        self._handed.check_room(request)
         group = self._requests.open([handed.name], [request], shows_text=False)
+        model_name = self.config.model.served_name
+        group.trace = traced(QueuedCall(handed.name, model_name, request.params, [request]))
         self._core.add_requests([request])
         return group, self._digests.version(request.lora)
 
@@ -428,37 +452,3 @@ class AsyncLLMEngine:
     def counts_by_client(self) -> dict[str, ClientCounts]:
         """Return each client's request and token totals and its open requests, by label."""
         return self._requests.counts_by_client()
-
-    # ---- events -------------------------------------------------------------------------------
-
-    def _handle_arrived(self, events: Iterable[CoreEvent]) -> None:
-        """Handle the events that have come, in order. The tokens of steps that the loop is late for
-        go to their readers together."""
-        for event in events:
-            if isinstance(event, StreamBody):
-                if event.rank_stats is not None:
-                    self._rank_stats.put(event.rank_stats)
-                self._delivery.take(event)
-            else:
-                self._requests.deliver(self._delivery.taken())
-                self._handle(event)
-        self._requests.deliver(self._delivery.taken())
-
-    def _handle(self, event: CoreEvent) -> None:
-        if isinstance(event, RankStats):
-            self._rank_stats.put(event)
-        elif isinstance(event, CoreFailed):
-            self._link.die(event.message)
-        elif isinstance(event, CoreLost):
-            self._rank_stats.lose(event.rank)
-            self._link.lose(event)
-        elif isinstance(event, RequestFailed):
-            self._requests.fail_each([event.request_id], lambda: event.error)
-        elif isinstance(event, UtilityResponseBody):
-            self._calls.settle(event)
-        elif isinstance(event, AnswerWentOn):
-            self._requests.note_went_on()
-        elif isinstance(event, WeightsAre):
-            self.pauses.weights_version = event.version
-        else:
-            self._lifecycle.note(event)

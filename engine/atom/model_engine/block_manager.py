@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
 from struct import Struct
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from atom.model_engine.blocks.adapter_blocks import AdapterBlocks
 from atom.model_engine.blocks.block_log import Apart, BlockLog, Medium, Stored
 from atom.model_engine.blocks.block_pool import BlockPool
-from atom.model_engine.blocks.eviction_order import Policy
+from atom.model_engine.blocks.eviction_order import Policy, by_depth
 from atom.model_engine.blocks.host_pages import Page
 from atom.model_engine.blocks.prefix_search import PrefixSearch
 from atom.model_engine.blocks.protected_pool import ProtectedPool
@@ -68,8 +68,8 @@ class OuterTier(Protocol):
         """Note that an adapter is unloaded."""
         ...
 
-    def clear(self, *, keep_pages: bool = False) -> None:
-        """Forget the device's blocks and, unless `keep_pages`, the tier's own."""
+    def clear(self, *, keep_pages: bool = False, keep_files: bool = False) -> None:
+        """Forget the device's blocks and, unless they are kept, the tier's pages and files."""
         ...
 
 
@@ -109,7 +109,9 @@ class BlockManager:
             self.pool.evicted = self._forget
         self._search: PrefixSearch | None = None
         if self.groups != (CacheGroup(),):
-            self._search = PrefixSearch(self.pool, self.groups, self._marks, block_size)
+            self._search = PrefixSearch(
+                self.pool, self.groups, self._marks, block_size, checkpoints
+            )
         self._stored: StoredBlocks | None = None
         self._outer: OuterTier | None = None
 
@@ -293,29 +295,49 @@ class BlockManager:
 
     def publish_received(
         self,
-        group: int,
-        blocks: Sequence[tuple[int, int]],
+        groups: Sequence[Sequence[tuple[int, int]]],
         tokens: NDArray[np.int32],
         first_block: int,
         chain: int,
+        lora: LoRARequest | None = None,
     ) -> None:
-        """Make blocks of a group that another engine computed shareable, all of them held. blocks:
-        index in the prompt and id of each; tokens: of the full blocks from index `first_block` on;
-        chain: the hash before them."""
-        hashes, packed, mark = [chain], [], self._marks[group]
+        """Make blocks that another engine computed shareable, all of them held. groups: of each
+        group of layers, the index in the prompt and the id of each block; tokens: of the full
+        blocks from index `first_block` on; chain: the hash before them; lora: as in
+        `match_prefix`."""
+        number = None if lora is None else lora.lora_int_id
+        if self._adapters.is_retired(number):
+            return
+        hashes, packed = [chain], []
         for (block_tokens,) in self._blocks_of(tokens.tobytes()):
             packed.append(block_tokens)
             hashes.append(xxhash.xxh64_intdigest(block_tokens, hashes[-1]))
-        if self._adapters.are_known:
-            self._adapters.note([block_id for _, block_id in blocks], None)
-        for index, block_id in blocks:
-            row = index - first_block
-            before, after = hashes[row] ^ mark, hashes[row + 1] ^ mark
-            new = self.pool.publish(block_id, after, before, packed[row])
-            if new and self._stored is not None:
-                self._stored.add(group, index, [before, after], packed[row])
-        if self._outer is not None:
-            self._outer.published(group, [block_id for _, block_id in blocks])
+        for group, (blocks, mark) in enumerate(zip(groups, self._marks, strict=True)):
+            block_ids = [block_id for _, block_id in blocks]
+            if number is not None or self._adapters.are_known:
+                self._adapters.note(block_ids, number)
+            for index, block_id in blocks:
+                row = index - first_block
+                before, after = hashes[row] ^ mark, hashes[row + 1] ^ mark
+                new = self.pool.publish(block_id, after, before, packed[row])
+                if new and self._stored is not None:
+                    self._stored.add(group, index, [before, after], packed[row])
+            if self._outer is not None:
+                self._outer.published(group, block_ids)
+
+    def keep_checkpoint(
+        self, tokens: NDArray[np.int32], chain: int, checkpoint: int, *, between: bool
+    ) -> int | None:
+        """Make a checkpoint of states findable at the end of a findable block, else free it.
+        tokens: of the block; chain: the hash before it; between: as in `StateCheckpoints.keep`.
+        Returns the block."""
+        assert self.checkpoints is not None, "there is a checkpoint"
+        block = self.pool.find(self.chain(tokens, chain))
+        if block is None or not self.pool.count_proven([block], [chain], tokens.tobytes()):
+            self.checkpoints.give_back(checkpoint)
+            return None
+        self.checkpoints.keep(block, checkpoint, between=between)
+        return block
 
     def _publish_others(
         self, block_tables: BlockTables, at: int, chain: int, hash_: int, packed: bytes
@@ -354,12 +376,17 @@ class BlockManager:
         if self._search is None:
             self.pool.free(block_tables[0])
         else:
-            self.pool.free(_by_depth(block_tables, first_blocks))
+            self.pool.free(by_depth(block_tables, first_blocks))
 
-    def free_left(self, block_ids: Sequence[int]) -> None:
-        """Free blocks of a running sequence that none of its later tokens sees."""
+    def free_left(self, group: int, first: int, block_ids: Sequence[int]) -> None:
+        """Free blocks of a running sequence, from index `first` on, that none of its later tokens
+        sees in this group."""
         if self._outer is not None:
-            self._outer.left_window(block_ids)
+            useless = block_ids
+            if self.checkpoints is not None:
+                seen = partial(self.groups[group].matched_blocks, block_size=self.block_size)
+                useless = self.checkpoints.without_windows(block_ids, first, seen)
+            self._outer.left_window(useless)
         self.pool.free(block_ids)
 
     def retire_lora(self, number: int) -> None:
@@ -381,10 +408,11 @@ class BlockManager:
         """Forget a retired adapter whose last request has ended."""
         self._adapters.forget(number)
 
-    def reset_prefix_cache(self, *, keep_host: bool = False) -> None:
-        """Forget all cached blocks. keep_host: the pages of the host's tier stay findable."""
+    def reset_prefix_cache(self, *, keep_host: bool = False, keep_files: bool = False) -> None:
+        """Forget all cached blocks. keep_host: the pages of the host's tier stay findable;
+        keep_files: those of a disk stay there."""
         if self._outer is not None:
-            self._outer.clear(keep_pages=keep_host)
+            self._outer.clear(keep_pages=keep_host, keep_files=keep_host or keep_files)
         hashes = self.pool.reset_cache()
         if self.checkpoints is not None:
             self.checkpoints.clear()
@@ -394,22 +422,21 @@ class BlockManager:
             else:
                 self._stored.clear()
 
-    # ---- events of pages in the host's memory --------------------------------------------------
+    # ---- events of pages in tiers -------------------------------------------------------------
 
-    def told_of_host(self, page: Page) -> Stored | None:
-        """Return the event of a block's page that reaches the host; None if no events are
-        logged."""
-        return None if self._stored is None else self._stored.of_host(page)
+    def told_of(self, page: Page, medium: Medium) -> Stored | None:
+        """Return the event of a block's page that reaches a tier; None if no events are logged."""
+        return None if self._stored is None else self._stored.of_page(page, medium)
 
     def log(self, event: Stored) -> None:
-        """Log an event of `told_of_host`."""
+        """Log an event of `told_of`."""
         if self._stored is not None:
             self._stored.log(event)
 
-    def tell_host_removed(self, hashes: list[int]) -> None:
-        """Log pages that the host's memory no longer holds."""
+    def tell_removed(self, hashes: list[int], medium: Medium) -> None:
+        """Log pages that a tier no longer holds."""
         if self._stored is not None and hashes:
-            self._stored.remove(hashes, Medium.CPU)
+            self._stored.remove(hashes, medium)
 
     def _forget(self, block_ids: list[int], hashes: list[int]) -> None:
         """Offer forgotten blocks to the tier below, drop their checkpoints and log their
@@ -420,13 +447,3 @@ class BlockManager:
             self.checkpoints.evicted(block_ids)
         if self._stored is not None:
             self._stored.remove(hashes)
-
-
-def _by_depth(block_tables: BlockTables, first_blocks: Sequence[int]) -> list[int]:
-    """Return the blocks that are held of all groups, the least deep first: a prefix needs a block
-    of each, so they are best evicted together."""
-    tables = zip(block_tables, first_blocks, strict=True)
-    deepest_first = zip_longest(*(reversed(table[first:]) for table, first in tables))
-    listed = [block for blocks in deepest_first for block in blocks if block is not None]
-    listed.reverse()
-    return listed

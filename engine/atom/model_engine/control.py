@@ -9,7 +9,7 @@ the ranks derive from it. Torch-free; knows no socket and no runner.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -59,6 +59,12 @@ class HeldAdapters(Protocol):
     def drop(self, number: int) -> None: ...
 
 
+class CopiesPages(Protocol):
+    """A rank's part of the pages that engines exchange."""
+
+    def copy(self, group: int, block_ids: Sequence[int], number: int, *, is_read: bool) -> None: ...
+
+
 class RankControls(Protocol):
     """The control calls as the runner of one rank carries them out."""
 
@@ -69,6 +75,7 @@ class RankControls(Protocol):
     def check_weights(self, path: str) -> None: ...
     def update_weights(self, path: str) -> None: ...
     def move_pages(self, call: MovePages) -> None: ...
+    def transferred_pages(self) -> CopiesPages: ...
 
 
 class Control(
@@ -284,6 +291,22 @@ class MovePages(RankControl[None], frozen=True):
         rank.move_pages(self)
 
 
+class CopyPages(RankControl[None], frozen=True):
+    """Copy each rank's heads of blocks of a group to the memory that the ranks share, if `is_read`,
+    or from it to the blocks. number: of the call. Of the core's own making: no client calls it."""
+
+    name = "copy_pages"
+    when = When.NOW
+    number: int
+    group: int
+    block_ids: list[int]
+    is_read: bool
+
+    def on_rank(self, rank: RankControls, prepared: Any = None) -> None:
+        pages = rank.transferred_pages()
+        pages.copy(self.group, self.block_ids, self.number, is_read=self.is_read)
+
+
 CONTROLS: tuple[type[Control[Any]], ...] = (
     ResetPrefixCache,
     CheckIntegrity,
@@ -298,4 +321,4 @@ CONTROLS: tuple[type[Control[Any]], ...] = (
 )
 RANK_CONTROLS: dict[str, type[RankControl[Any]]] = {
     each.name: each for each in CONTROLS if issubclass(each, RankControl)
-} | {MovePages.name: MovePages}
+} | {each.name: each for each in (MovePages, CopyPages)}

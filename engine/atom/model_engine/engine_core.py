@@ -25,7 +25,6 @@ from atom.config import Config
 from atom.config_values import SleepLevel
 from atom.errors import AtomError, ModelError, RequestError
 from atom.model_engine.control import (
-    CONTROLS,
     CheckWeights,
     LoadLora,
     Sleep,
@@ -33,12 +32,16 @@ from atom.model_engine.control import (
     UpdateWeights,
     WakeUp,
 )
+from atom.model_engine.control_calls import ControlCalls
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
+from atom.model_engine.front.loras.adapter_digests import adapter_digest
+from atom.model_engine.kv_disk_setup import build_store
 from atom.model_engine.kv_events.publisher import KVEventPublisher
 from atom.model_engine.kv_transfer.request_desk import RequestDesk
 from atom.model_engine.kv_transfer.setup import build_transfer
 from atom.model_engine.lora_loading import LoraLoading
+from atom.model_engine.outlook.outlook import Outlook
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
@@ -59,7 +62,6 @@ from atom.model_engine.wire.engine_protocol import (
     ShutdownBody,
     StreamBody,
     UtilityBody,
-    UtilityResponseBody,
     client_of,
     clients_of,
     refused_row,
@@ -96,7 +98,9 @@ class EngineCore:
         self._lora_numbers = set(range(1, 1 + len(config.lora.modules if config.lora else ())))
         self._loras: LoraLoading | None = None
         if config.lora is not None and config.lora.may_load:
-            self._loras = LoraLoading(self._executor, self._lora_numbers)
+            pages_leave = config.tier.disk_dir is not None or config.cache.kv_transfer is not None
+            digest_of = adapter_digest if pages_leave else None
+            self._loras = LoraLoading(self._executor, self._lora_numbers, digest_of)
             sockets.wake_on(self._loras.wake_fd)
         self._rank = config.parallel.data_parallel_rank
         self._running = True
@@ -108,7 +112,7 @@ class EngineCore:
         self._profiler = TorchProfiler(
             config.execution.torch_profiler_dir, config.parallel.data_parallel_rank
         )
-        self._controls = {each.name: each for each in CONTROLS if each.is_served(config)}
+        self._calls = ControlCalls(config, sockets)
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
         """Return the executor that runs this core's batches."""
@@ -118,20 +122,28 @@ class EngineCore:
         """Load and size everything; announces READY. Raises AtomError on a bad model or option."""
         report = self._executor.initialize(self._progress)
         self._executor.call_after_layers(self._pulse.tick)
-        self._scheduler = build_scheduler(self._config, report, self._executor.pages)
+        pages = self._executor.pages
+        store = build_store(self._config, report, pages)
+        self._scheduler = build_scheduler(self._config, report, pages, store)
+        if self._scheduler.tiers is not None:
+            for fd in self._scheduler.tiers.wake_fds:
+                self._sockets.wake_on(fd)
         self._pipeline = StepPipeline(
             self._scheduler,
             self._executor,
             depth=self._executor.steps_behind,
             guided=self._guided,
             join=self._executor.join,
+            outlook=Outlook(self._config.scheduler),
         )
         events = self._config.cache.kv_events
         if events is not None:
             self._kv_events = KVEventPublisher(events, self._rank, self._scheduler.blocks)
-        transfer = build_transfer(self._config, self._scheduler, self._executor, report)
+        adapters = {} if self._loras is None else self._loras.digests
+        transfer = build_transfer(self._config, self._scheduler, self._executor, report, adapters)
         if transfer is not None:
             self._sockets.wake_on(transfer.wake_fd)
+            report = msgspec.structs.replace(report, kv_layout=transfer.layout)
         self._desk = RequestDesk(self._pipeline, transfer)
         self._sockets.announce(report)
         return report
@@ -154,6 +166,8 @@ class EngineCore:
             if self._kv_events is not None:
                 self._kv_events.close()
             self._desk.close()
+            if self._scheduler.tiers is not None:
+                self._scheduler.tiers.close()
 
     # ---- one iteration ------------------------------------------------------------------------
 
@@ -197,7 +211,7 @@ class EngineCore:
             numbers = self._desk.open_requests()
             self._desk.abort([each for each in numbers if client_of(each) == message.client])
         elif isinstance(message, UtilityBody):
-            self._answer(message)
+            self._calls.answer(message, self)
         elif isinstance(message, ShutdownBody):
             self._running = False
         else:
@@ -215,13 +229,8 @@ class EngineCore:
             self._check_lora(request)
             if refused := self._desk.enter(request):
                 self._publish_finished(refused)
-        except RequestError as error:
-            self._publish_finished([refused_row(request.id, str(error), error.param or "request")])
         except Exception as error:  # of this one request, and no reason to end the others
-            logger.exception("request %d could not be taken", request.id)
-            self._desk.abort([request.id])
-            why = f"it could not be queued: {type(error).__name__}"
-            self._publish_finished([refused_row(request.id, why)])
+            self._publish_finished([self._desk.undo(request, error)])
 
     def _is_blocked(self) -> bool:
         """Return whether requests are queued and none runs: others hold the blocks."""
@@ -277,7 +286,8 @@ class EngineCore:
                 # All ranks count the same moves, and the ranks' totals are added up.
                 expert_moves_total=load.moves if self._rank == 0 else 0,
             )
-        return RankStats(rank=self._rank, number=number, stats=stats)
+        outlook = self._pipeline.outlook()
+        return RankStats(rank=self._rank, number=number, stats=stats, outlook=outlook)
 
     # ---- heartbeat ----------------------------------------------------------------------------
 
@@ -306,35 +316,7 @@ class EngineCore:
         self._sockets.say_last(ExecutorFailedBody(message=reason, user_error=user_error))
         os._exit(1)
 
-    # ---- utilities ----------------------------------------------------------------------------
-
-    def _answer(self, call: UtilityBody) -> None:
-        client = client_of(call.call_id)
-        if not 0 <= client < self._sockets.clients:
-            logger.warning("refused call %d: of no client of this engine", call.call_id)
-            return
-        kind = self._controls.get(call.method)
-        try:
-            if kind is None:
-                known = ", ".join(self._controls)
-                self._tell_error(call, f"no utility {call.method!r}; there are: {known}")
-            else:
-                msgspec.convert(call.args, kind).in_core(self, partial(self._tell, call))
-        except Exception as error:
-            logger.exception("utility %s failed", call.method)
-            self._tell_error(call, f"{type(error).__name__}: {error}")
-
-    def _tell(self, call: UtilityBody, result: Any) -> None:
-        """Answer a call, whose result may have come later."""
-        response = UtilityResponseBody(call.call_id, None, result)
-        try:
-            self._sockets.send(client_of(call.call_id), response)
-        except (TypeError, ValueError, OverflowError) as error:  # a result that has no encoding
-            self._tell_error(call, f"{call.method} gave what cannot be sent: {error}")
-
-    def _tell_error(self, call: UtilityBody, text: str) -> None:
-        client = client_of(call.call_id)
-        self._sockets.send(client, UtilityResponseBody(call.call_id, error=text))
+    # ---- control calls ---------------------------------------------------------------------------
 
     def start_profile(self) -> None:
         self._profiler.start()
@@ -380,7 +362,7 @@ class EngineCore:
         for result in self._pipeline.preempt_all():
             self._publish(result)
         self._desk.void()
-        self._scheduler.blocks.reset_prefix_cache(keep_host=keep_host)
+        self._scheduler.blocks.reset_prefix_cache(keep_host=keep_host, keep_files=True)
         self._scheduler.loras.forget_all()
         if self._scheduler.images is not None:
             self._scheduler.images.forget_all()
@@ -401,7 +383,7 @@ class EngineCore:
         their tokens so far are computed again. Every copy of the model passed `check_weights`, so
         an error ends this process, and with it the server: copies must not differ."""
         if self._asleep:
-            self._scheduler.blocks.reset_prefix_cache()
+            self._scheduler.blocks.reset_prefix_cache(keep_files=True)
         else:
             self._empty_the_device()
         try:
@@ -414,6 +396,8 @@ class EngineCore:
                 f"those before are gone: {error}",
                 user_error=isinstance(error, AtomError),
             )
+        if self._scheduler.tiers is not None:
+            self._scheduler.tiers.retarget(call.path)
 
     def check_integrity(self) -> int:
         """Return how many blocks requests hold; an error when the pool's counts do not add up."""

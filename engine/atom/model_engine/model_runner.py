@@ -25,30 +25,23 @@ from atom.model_engine.control import MovePages
 from atom.model_engine.page_moves import Move
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.chosen_ops import ElementTypes, chosen_ops
-from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
-from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype
 from atom.model_engine.runner.engine_report import Found, engine_report
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.model_builder import ModelBuilder
-from atom.model_engine.runner.pages.host_tier import RankTier, tier_shape
-from atom.model_engine.runner.pages.kv_pages import page_tables
+from atom.model_engine.runner.pages.canonical_pages import CachedLayers, Share
+from atom.model_engine.runner.pages.host_tier import open_tier
 from atom.model_engine.runner.pages.transferred_pages import TransferredPages
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device
 from atom.model_engine.runner.sleep.lent_device import LentDevice
 from atom.model_engine.runner.sleep.weights_in_place import read_in_place
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
+from atom.model_engine.runner.step_graphs import Progress, StepGraphs, capture
 from atom.model_engine.runner.step_runner import StepRunner
-from atom.model_engine.runner.step_variant import StepVariant
-from atom.model_engine.runner.warm_up import (
-    CacheShape,
-    describe_start,
-    run_largest_steps,
-    warm_up,
-)
+from atom.model_engine.runner.warm_up import CacheShape, describe_start, run_largest_steps, warm_up
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.linear import Build
@@ -64,9 +57,6 @@ __all__ = ["ModelRunner", "support_model_arch_dict"]
 
 logger = logging.getLogger(__name__)
 
-# phase, share done (0 to 1)
-Progress = Callable[[str, float], None]
-
 
 class ModelRunner:
     def __init__(
@@ -75,11 +65,14 @@ class ModelRunner:
         group: Group = ALONE,
         links: ExpertLinks | None = None,
         pages: int | None = None,
+        transfers: int | None = None,
     ) -> None:
         """group: of the ranks that share the model's copy; links: to ranks of data parallelism that
-        share experts; pages: the descriptor of memory that the group shares for pages of the KV
-        cache, if there is such a tier."""
+        share experts; pages, transfers: the descriptors of memory that the group shares for pages
+        of the KV cache, if there is such a tier, and of exchanges with other engines."""
         self._config = config
+        self._share = Share(group.rank, group.size, transfers)
+        self._transferred: TransferredPages | None = None
         self._asked_num_seqs = config.scheduler.max_num_seqs
         self._group = group
         self._experts = expert_ranks(config)
@@ -94,11 +87,11 @@ class ModelRunner:
         # What the KV cache keeps, by groups of layers.
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
         self._layout = kv_layout(*kept, config.cache.block_size)
-        shape = tier_shape(config, self._layout, self._device, group.size)
-        self.tier = None if shape is None else RankTier(shape, self._device, group, pages)
+        self.tier = open_tier(config, self._layout, self._device, group, pages)
         types = ElementTypes(self._dtype, self._kv_dtype)
         layers = self._speculation.all_layers()
         self._resolved = chosen_ops(config, layers, types, self._device.type)
+        self._graphs = StepGraphs(config, self._resolved, is_gpu=self._device.is_gpu)
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
@@ -133,12 +126,8 @@ class ModelRunner:
         self._bound_sequences()
         config = self._config
         predicted = self._predicted
-        predicted.plan_cache(
-            self._layout,
-            predicted.weights_bytes(),
-            predicted.activation_bytes(),
-            self._tier_bytes(),
-        )
+        expected = predicted.weights_bytes(), predicted.activation_bytes(), self._tier_bytes()
+        predicted.plan_cache(self._layout, *expected)
         self._build()
         if self._device.is_gpu and config.sleep.enabled:
             self._lent = LentDevice(self._device.torch_device, self._held_bytes())
@@ -152,7 +141,7 @@ class ModelRunner:
         activations = self._activation_bytes()
         share = config.cache.gpu_memory_utilization
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes, self._others, share)
-        overhead += self._graph_bytes() + self._tier_bytes()
+        overhead += self._graphs.measured_bytes(self.steps) + self._tier_bytes()
         self._release_cache()
         budget = kv_cache.agreed(
             self._predicted.plan_cache(self._layout, weights_bytes, activations, overhead),
@@ -162,8 +151,9 @@ class ModelRunner:
         )
         self._cache_size = budget.num_blocks, budget.num_checkpoints
         self._take_cache()
-        self.steps.graphs = self._decode_graphs(self._lent.graphs_id if self._lent else None)
-        self._capture(progress, self._warm_up if self._device.is_gpu else None)
+        pool = self._lent.graphs_id if self._lent else None
+        self.steps.graphs = self._graphs.build(self.steps, pool)
+        capture(self.steps.graphs, progress, self._warm_up if self._device.is_gpu else None)
         self._bind_tier()
         found = Found(
             self._device, self._dtype, self._kv_dtype, self._resolved.chosen,
@@ -212,7 +202,7 @@ class ModelRunner:
                 self._few_layers(),
                 warmup.steps(device, start, self._device.threads()) as finish,
             ):
-                graphs = self._decode_graphs()
+                graphs = self._graphs.build(self.steps)
                 if graphs is not None:
                     graphs.compile_ahead()
                 warm_up(
@@ -235,40 +225,6 @@ class ModelRunner:
     def _all_say(self, answer: bool) -> bool:
         """Return whether every rank of the group says yes: they run their steps together."""
         return bool(kv_cache.least(self._group, self._device.torch_device, int(answer)))
-
-    def _graph_bytes(self) -> int:
-        """Return the bytes that decode graphs will take, measured on the profiling cache."""
-        graphs = self._decode_graphs()
-        if graphs is None and self._device.is_gpu and not self._config.execution.enforce_eager:
-            logger.warning(
-                "decode steps run without graphs: the chosen backend cannot capture %s",
-                ", ".join(self._resolved.uncapturable),
-            )
-        return 0 if graphs is None else graphs.measure_bytes()
-
-    def _decode_graphs(self, pool: tuple[int, int] | None = None) -> DecodeGraphs | None:
-        """Build the graphs of decode steps; None where steps run eagerly. pool: as GraphPool's."""
-        eager = self._config.execution.enforce_eager or not self._device.is_gpu
-        if eager or self._resolved.uncapturable:
-            return None
-        return self.steps.build_graphs(
-            GraphPool(pool),
-            prompts=not self._resolved.uncapturable_prompts,
-            widest=StepVariant.captured_by(self._resolved, self._config),
-        )
-
-    def _capture(
-        self, progress: Progress, warm_up: Callable[[Progress], None] | None = None
-    ) -> None:
-        """Capture the graphs of decodes and then those of prompts. The warm-up runs in between,
-        since its prompts would otherwise run in graphs (some steps stay eager)."""
-        graphs = self.steps.graphs
-        if graphs is not None:
-            graphs.capture(lambda share: progress("capturing decode graphs", share))
-        if warm_up is not None:
-            warm_up(progress)
-        if graphs is not None and graphs.prompts is not None:
-            graphs.prompts.capture(lambda share: progress("capturing prompt graphs", share))
 
     def _warm_up(self, progress: Progress) -> None:
         cache = self._cache_shape(self._cache_size[0])
@@ -322,24 +278,21 @@ class ModelRunner:
 
     def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> list[torch.Tensor]:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
-        layers, size = (
-            self._speculation.attention_layers(self._model),
-            self._config.cache.block_size,
-        )
-        tensors = kv_cache.allocate(layers, self._layout.groups, num_blocks, size, place)
-        scheduler = self._config.scheduler
-        counts = kv_cache.StateCounts(
-            slots=scheduler.max_num_seqs + 1,  # with the one of padding
-            checkpoints=num_checkpoints,
-            drafts=scheduler.num_speculative_tokens,
-        )
+        layers = self._speculation.attention_layers(self._model)
+        size, groups = self._config.cache.block_size, self._layout.groups
+        tensors = kv_cache.allocate(layers, groups, num_blocks, size, place)
+        counts = kv_cache.StateCounts.of(self._config.scheduler, num_checkpoints)
         return tensors + kv_cache.allocate_states(layers, counts, place.device)
 
     def _bind_tier(self) -> None:
         """Let pages be moved from and to the cache that the layers hold now."""
         if self.tier is not None:
-            layers = self._speculation.attention_layers(self._model)
-            self.tier.bind(layers, self._layout.groups, self._cache_size[1])
+            self.tier.bind(self._cached_layers(), self._cache_size[1])
+
+    def _cached_layers(self) -> CachedLayers:
+        facts, layers = self._config.model.facts, self._speculation.attention_layers(self._model)
+        kept = (*facts.layers, *self._speculation.cached.proposing_layers(facts))
+        return CachedLayers(layers, self._layout.groups, kept, self._resolved.chosen)
 
     def _tier_bytes(self) -> int:
         """Return the device memory that a tier of the KV cache takes: on the CPU the tier itself is
@@ -352,15 +305,16 @@ class ModelRunner:
     def move_pages(self, call: MovePages) -> None:
         """Copy pages between the cache and the host's memory, in the order of the steps."""
         assert self.tier is not None, "pages are moved where there is a tier"
-        self.tier.move(
-            call.number, list(starmap(Move, call.saves)), list(starmap(Move, call.loads))
-        )
+        saves, loads = starmap(Move, call.saves), starmap(Move, call.loads)
+        self.tier.move(call.number, list(saves), list(loads))
 
     def transferred_pages(self) -> TransferredPages:
         """Return the pages of the cache that the layers hold now, for other engines."""
-        layers = self._speculation.attention_layers(self._model)
-        tables = page_tables(layers, self._layout.groups, 0)
-        return TransferredPages(tables, self._device.torch_device)
+        if self._transferred is None:
+            self._transferred = TransferredPages(
+                self._cached_layers(), self._cache_size[1], self._share, self._device.torch_device
+            )
+        return self._transferred
 
     def _release_cache(self) -> None:
         """Free the profiling cache before the KV cache takes the remaining memory."""
@@ -434,8 +388,8 @@ class ModelRunner:
             lent.take_back_cache()
         else:
             self._take_cache()
-            self.steps.graphs = self._decode_graphs()
-            self._capture(lambda phase, share: None)
+            self.steps.graphs = self._graphs.build(self.steps)
+            capture(self.steps.graphs, lambda phase, share: None)
         self._bind_tier()
         self._is_asleep = False
 

@@ -58,6 +58,8 @@ class Request(msgspec.Struct, frozen=True):
     kv_transfer: the leg of a request whose prompt and answer are computed by different engines;
     None for a whole request.
     images: of the prompt, in the order of their tokens.
+    deadline_seconds: from its arrival to its first token, as its client allows; None for the
+    server's own. For a server that takes the request over: engines compute late ones too.
     """
 
     id: int
@@ -73,6 +75,7 @@ class Request(msgspec.Struct, frozen=True):
     num_losses: int = 0
     kv_transfer: Leg | None = None
     images: list[RequestImage] = []
+    deadline_seconds: float | None = None
 
 
 def group_of(client_id: str) -> str:
@@ -90,6 +93,29 @@ class TokenLogprobs:
     logprob: float
     rank: int
     top_logprobs: tuple[tuple[int, float], ...] = ()
+
+
+class AnswerTimes(msgspec.Struct, frozen=True, gc=False):
+    """Hold where the time of one request went, in seconds. waited: from its arrival to its first
+    step; prompt: from there to its first token; answer: from there to its last. steps: that brought
+    tokens, each one more than it accepted drafts. tokens: of the answer. others: requests that were
+    open on arrival."""
+
+    waited: float
+    prompt: float
+    answer: float
+    steps: int
+    tokens: int
+    others: int
+
+
+class AnswerMove(msgspec.Struct, frozen=True):
+    """Name the servers between which an answer moved. ended: that computed it before; went_on: that
+    continued it; tokens: of the answer so far."""
+
+    ended: str
+    went_on: str
+    tokens: int
 
 
 class RequestOutput(msgspec.Struct, frozen=True, gc=False):

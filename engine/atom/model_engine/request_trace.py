@@ -7,12 +7,13 @@ nothing else is paid. Torch-free; knows no library of spans.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 from atom.model_engine.request import Request
+from atom.model_engine.transfer_legs import TransferOutcome
 from atom.sampling_params import SamplingParams
 
 
@@ -51,6 +52,26 @@ class RequestTrace(Protocol):
     def ended(self, request: EndedRequest) -> None:
         """Record the end of one of the call's requests, successful or not."""
 
+    def transferred(self, outcome: TransferOutcome) -> None:
+        """Record that the request waits for pages of another engine no longer."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the HTTP headers by which another server's trace belongs to this one."""
+
 
 # The tracer of the running task: each task sees its own request's.
 CURRENT_TRACE: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
+
+
+def traced(call: QueuedCall) -> RequestTrace | None:
+    """Report a queued call to the running task's tracer, and return it; None if there is none."""
+    trace = CURRENT_TRACE.get()
+    if trace is not None:
+        trace.queued(call)
+    return trace
+
+
+def trace_headers() -> Mapping[str, str]:
+    """Return the headers of the running task's trace for another server; none without one."""
+    trace = CURRENT_TRACE.get()
+    return {} if trace is None else trace.headers()

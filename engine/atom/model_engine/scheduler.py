@@ -36,7 +36,6 @@ from atom.model_engine.schedule.accepted_tokens import tokens_of
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.images.image_steps import BAD_IMAGE, ImageSteps
-from atom.model_engine.schedule.kv_tiers import KVTiers
 from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.making_way import plan_way
 from atom.model_engine.schedule.page_keeper import PageKeeper, ticket_of
@@ -50,6 +49,7 @@ from atom.model_engine.schedule.state_saves import StateSaves
 from atom.model_engine.schedule.step_result import StepResult, finished_row
 from atom.model_engine.schedule.step_time import Beside
 from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.model_engine.schedule.tiers.kv_tiers import KVTiers
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import FinishedRow
@@ -84,6 +84,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.intp)  # running slots, oldest admission first
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
+        self._free_when_blocked = 0  # blocks; holders that are no rows may free more of them
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
         self._batches = BatchBuilder(self.rows)
@@ -93,33 +94,31 @@ class Scheduler:
         self._publishing = Publishing(self._row_blocks, self._saves)
         cut = config.long_prefill_token_threshold
         self._chunks = PromptChunks(self.rows, self._row_blocks, self._batches, self._saves, cut)
-        self._vision, self.images = vision, None
-        if vision is not None:
-            kept_tokens = vision.kept_tokens(max_model_len)
-            self.images = ImageSteps(self.rows, kept_tokens, config.max_num_batched_tokens)
-            self._chunks.images = self.images
+        self._vision = vision
+        self.images = ImageSteps.of(vision, self.rows, max_model_len, config)
+        self._chunks.images = self.images
         self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens = tokens_of(config, self.rows, self._stops, draft_lengths)
-        self._pace = PromptPace(config)
+        self.pace = PromptPace(config)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
         self.tiers = tiers
         self._parked: set[int] = set()  # ids of sequences whose prefix is being read from a tier
         self._outstanding = 0  # batches scheduled and not updated yet
-        self._preemptions = 0
+        self._preemptions = self._generation_tokens = self._steps = 0
         self._prompts = PromptCounts(caching=blocks.enable_prefix_caching)
-        self._generation_tokens = 0
-        self._steps = 0
         self.keeper: PageKeeper | None = None  # of prefill legs' pages
 
     # ---- requests -----------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
         sequence = Sequence(request, self._vision)
+        with self.loras.begun(sequence.lora):
+            self.waiting.add(sequence)
         self._sequences[sequence.id] = sequence
-        self.loras.begin(sequence.lora)
-        self.waiting.add(sequence)
+        if self.images is not None:
+            self.images.arrive(sequence)
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """Abort requests; unknown ids (already finished) are ignored."""
@@ -168,11 +167,11 @@ class Scheduler:
                 if sequence.status is SequenceStatus.WAITING:
                     self.waiting.add(sequence)
 
-    def take_in_pages(self) -> None:
+    def take_in_pages(self, now: float) -> None:
         """Queue the requests again whose prefix has been read from another tier."""
         if self.tiers is None:
             return
-        for number in self.tiers.take_in():
+        for number in self.tiers.take_in(now):
             self._blocked = None
             if number in self._parked:
                 self._parked.remove(number)
@@ -213,29 +212,28 @@ class Scheduler:
         batch that is outstanding. `now`: monotonic seconds."""
         if not self._make_way(now):
             return None
+        most = self._config.max_num_batched_tokens
         if self._config.policy == "prefill_first":
-            chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)
+            chunks = self._prefill_chunks(most, most, now)
             decodes = self._order[:0] if chunks else self._decodes()
             if decodes is None:
                 return None
-            extra = self._tokens.plan_extra(decodes, self._config.max_num_batched_tokens)
+            extra = self._tokens.plan_extra(decodes, most)
         else:
             decodes = self._decodes()
             if decodes is None:
                 return None
-            budget = self._config.max_num_batched_tokens
-            extra = self._tokens.plan_extra(decodes, budget)
-            budget -= len(decodes) + extra
+            extra = self._tokens.plan_extra(decodes, most)
+            room = most - len(decodes) - extra
             beside = Beside.of(len(decodes) > 0, self.waiting.is_shared)
-            budget = self._pace.prompt_budget(budget, now, beside)
-            chunks = self._prefill_chunks(budget, now)
+            chunks = self._prefill_chunks(self.pace.prompt_budget(room, now, beside), room, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
         saves = () if self._saves is None else self._saves.plan(decodes, chunks)
         images = NO_IMAGES if self.images is None else self.images.take(chunks)
         batch = self._batches.build(decodes, chunks, extended=extra > 0, saves=saves, images=images)
         self._note_built(chunks)
-        self._pace.began(now, sum(count for _, count in chunks))
+        self.pace.began(now, sum(count for _, count in chunks))
         return batch
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
@@ -314,11 +312,12 @@ class Scheduler:
             slots = slots[np.isin(slots, self._order)]
         return slots
 
-    def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
-        """List (slot, tokens) of prompts to continue or to begin, within the token budget."""
-        chunks: list[Chunk] = []
+    def _prefill_chunks(self, budget: int, room: int, now: float) -> list[Chunk]:
+        """List (slot, tokens) of prompts to continue or to begin, within the token budget; up to
+        `room` tokens for some that cannot be divided."""
+        chunks = self._chunks.begin_step(room)
         admit = partial(self._admit, now=now)
-        begins = self._pace.may_begin(now, self.waiting, others_run=self.num_running > 0)
+        begins = self.pace.may_begin(now, self.waiting, others_run=self.num_running > 0)
         if begins and self._prefilling and self.waiting:
             self._chunks.begin_beside(self._prefilling, self.waiting, budget // 2, admit)
         if self._prefilling:
@@ -333,8 +332,10 @@ class Scheduler:
         """Admit the first waiting sequence to blocks and a slot, or park it while its prefix is
         read; False if blocks are short, or no slot is free for its adapter. leave_spare: keep
         blocks free for running rows."""
-        if sequence is self._blocked:
+        num_free = self.blocks.pool.num_free
+        if sequence is self._blocked and num_free <= self._free_when_blocked:
             return False
+        self._free_when_blocked = num_free
         if sequence.lora is not None and not self.loras.has_room(sequence.lora):
             self._blocked = sequence
             return False
@@ -342,7 +343,7 @@ class Scheduler:
         if match is None:
             self._blocked = sequence
             return False
-        if self.tiers is not None and self.tiers.begin(sequence, match, self._pace.seconds_a_token):
+        if self.tiers is not None and self.tiers.begin(sequence, match, self.pace.seconds_a_token):
             self.waiting.end(sequence)
             self._parked.add(sequence.id)
             return True
@@ -352,8 +353,8 @@ class Scheduler:
         self.waiting.admit(sequence, sequence.num_tokens - cached if begins else 0)
         if begins:
             self._enter_first_time(sequence, cached, now)
-            if sequence.images is not None and self.images is not None:
-                self.images.items_total += len(sequence.images.images)
+            if self.images is not None:
+                self.images.begin(sequence)
         sequence.status, sequence.tier_reads = SequenceStatus.RUNNING, 0
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
@@ -363,8 +364,7 @@ class Scheduler:
             self._batches.load_lora(load)
         self._batches.enter(sequence)
         if cached and self.blocks.checkpoints is not None:
-            last = match.block_ids[0][match.num_blocks - 1]
-            self._batches.load_state(slot, self.blocks.checkpoints.use(last))
+            self._batches.load_state(slot, self.blocks.checkpoints.use(match.block_ids[0][-1]))
         return True
 
     def _enter_first_time(self, sequence: Sequence, cached: int, now: float) -> None:
@@ -405,7 +405,7 @@ class Scheduler:
         rows = self.rows
         self._outstanding -= 1
         self._steps += 1
-        self._pace.ended(has_prompts=batch.num_decodes < len(batch.slots))
+        self.pace.ended(has_prompts=batch.num_decodes < len(batch.slots))
         finished: list[FinishedRow] = []
         for number, why in output.failed:
             finished += self.end((number,), FinishReason.ERROR, why)
@@ -445,8 +445,10 @@ class Scheduler:
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
+        if self.images is not None:
+            self.images.end(sequence)
         if not self._sequences:
-            self._pace.paused()
+            self.pace.paused()
         self.loras.end(sequence.lora)
         return finished_row(sequence, reason, detail, ticket)
 

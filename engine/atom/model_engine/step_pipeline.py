@@ -26,16 +26,19 @@ from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.executor.base import StepExecutor
+from atom.model_engine.kv_disk.disk_moves import DiskStore
+from atom.model_engine.outlook.outlook import Outlook
 from atom.model_engine.page_moves import PageMover
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.schedule.kv_tiers import KVTiers, TierSetup
 from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.schedule.tiers.kv_tiers import KVTiers, TierSetup
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GRAMMAR_COMPLETE, GuidedRequests
 from atom.model_engine.structured_output.guided_rows import GuidedEnd
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow
+from atom.model_engine.wire.outlook_body import OutlookBody
 from atom.speculation.draft_lengths import draft_lengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculation.step_cost import Costs, DraftingLayers, step_cost
@@ -52,14 +55,17 @@ class StepPipeline:
         depth: int,
         guided: GuidedRequests | None = None,
         join: Callable[[], None] | None = None,
+        outlook: Outlook | None = None,
     ) -> None:
         """depth: 0 or 1. guided: None for an engine without structured output. join: called where
-        a step has no batch, which other ranks may have one for (`Executor.join`)."""
+        a step has no batch, which other ranks may have one for (`Executor.join`). outlook: is told
+        of each step; None if no one asks for predictions."""
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
         self._guided = guided
         self._join = join
+        self._outlook = outlook
         self._submitted: deque[tuple[ScheduledBatch, int]] = deque()
         self._tiers = scheduler.tiers
         self._set_back: dict[int, int] = {}  # request ids, and the ticket that drops their token
@@ -137,16 +143,24 @@ class StepPipeline:
             stats, requests_waiting=waiting, guided_ended_for_work_total=ended
         )
 
+    def outlook(self) -> OutlookBody | None:
+        """Return the latencies that a request would see now; None without an outlook."""
+        return None if self._outlook is None else self._outlook.told(self._scheduler)
+
     # ---- steps --------------------------------------------------------------------------------
 
     def step(self, now: float) -> StepResult | None:
         """Submit the next batch, and return the result of the oldest step that is due, or None."""
         finished = self._turn_guided()
+        if self._outlook is not None:
+            self._outlook.turn(now, self._scheduler)
         if self._tiers is not None:
-            self._scheduler.take_in_pages()
+            self._scheduler.take_in_pages(now)
         batch = self._scheduler.schedule(now)
         if self._tiers is not None:
             self._tiers.send()
+        if batch is not None and self._outlook is not None:
+            self._outlook.began(now, batch)
         if batch is not None and self._guided is not None and self._guided.confines(batch):
             result = self._step_guided(replace(batch, samples_later=True), self._guided)
             return _with_finished(result, finished) if finished else result
@@ -186,6 +200,8 @@ class StepPipeline:
         """Collect the oldest step's tokens."""
         batch, ticket = self._submitted.popleft()
         result = self._scheduler.update(batch, self._executor.collect(ticket))
+        if self._outlook is not None:
+            self._outlook.ended(self._scheduler)
         if self._guided is None:
             return result
         if self._set_back:
@@ -260,10 +276,13 @@ def _with_finished(result: StepResult | None, finished: list[FinishedRow]) -> St
 
 
 def build_scheduler(
-    config: Config, report: EngineReport, mover: PageMover | None = None
+    config: Config,
+    report: EngineReport,
+    mover: PageMover | None = None,
+    store: DiskStore | None = None,
 ) -> Scheduler:
     """Build the scheduler of a started engine, over the blocks that it found room for. mover: of
-    pages to a tier below the device, if there is one."""
+    pages to a tier below the device, if there is one; store: of files behind it."""
     model = config.model
     # States may leave room for fewer sequences than were asked for.
     limits = replace(config.scheduler, max_num_seqs=report.max_num_seqs)
@@ -291,16 +310,20 @@ def build_scheduler(
         # Ranks draw apart: the same prompt on two of them is to give two samples.
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
         draft_lengths=lengths,
-        tiers=_tiers(config, report, blocks, mover),
+        tiers=None if mover is None else _tiers(config, report, blocks, mover, store),
         vision=model.facts.vision,
     )
 
 
 def _tiers(
-    config: Config, report: EngineReport, blocks: BlockManager, mover: PageMover | None
+    config: Config,
+    report: EngineReport,
+    blocks: BlockManager,
+    mover: PageMover,
+    store: DiskStore | None,
 ) -> KVTiers | None:
     tier = report.host_tier
-    if tier is None or mover is None:
+    if tier is None:
         return None
     setup = TierSetup(
         num_pages=tier.num_pages,
@@ -312,8 +335,9 @@ def _tiers(
         min_tokens=config.tier.min_tokens,
         policy=config.tier.policy,
         write=config.tier.write,
+        ranks=config.parallel.tensor_parallel_size,
     )
-    return KVTiers(blocks, setup, mover)
+    return KVTiers(blocks, setup, mover, store)
 
 
 def _may_share(config: Config, report: EngineReport) -> bool:

@@ -20,13 +20,10 @@ from numpy.typing import NDArray
 
 from atom.errors import ConfigError
 from atom.utils import amd_memory
+from atom.utils.host_memory import host_memory_bytes
 from atom.utils.packed_arrays import Packing
 
 DEVICE_TYPES = ("auto", "cpu", "cuda", "rocm", "gpu")
-_CGROUP_MEMORY_FILES = (
-    Path("/sys/fs/cgroup/memory.max"),  # version 2
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
-)
 _CGROUP_V2_CPU = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1_CPU = Path("/sys/fs/cgroup/cpu")
 
@@ -49,11 +46,11 @@ class Device:
     def total_memory_bytes(self) -> int:
         if self.is_gpu:
             return int(torch.cuda.mem_get_info(self.torch_device)[1])
-        return min([psutil.virtual_memory().total, *_cgroup_memory_limits()]) // self.sharers
+        return host_memory_bytes() // self.sharers
 
     def host_memory_bytes(self) -> int:
         """Return the memory of the host that the processes of this container may use."""
-        return min([psutil.virtual_memory().total, *_cgroup_memory_limits()])
+        return host_memory_bytes()
 
     def used_memory_bytes(self) -> int:
         """Measure the memory of a GPU that all processes use: the larger of the runtime's figure
@@ -193,16 +190,6 @@ def _cgroup_cpu_quota() -> float | None:
         return None if microseconds <= 0 else microseconds / period_us
     except (OSError, ValueError):
         return None
-
-
-def _cgroup_memory_limits() -> list[int]:
-    limits = []
-    for file in _CGROUP_MEMORY_FILES:
-        try:
-            limits.append(int(file.read_text()))
-        except (OSError, ValueError):  # absent, or the word "max"
-            continue
-    return limits
 
 
 def peak_bytes(run: Callable[[], None]) -> int:

@@ -12,10 +12,11 @@ from enum import StrEnum
 
 class Medium(StrEnum):
     """Names the places of cached blocks, by vLLM's words. GPU: where the engine computes, whatever
-    that is; CPU: in the host's memory."""
+    that is; CPU: in the host's memory; STORAGE: in files of a disk."""
 
     GPU = "GPU"
     CPU = "CPU"
+    STORAGE = "STORAGE"
 
 
 @dataclass(frozen=True, slots=True)

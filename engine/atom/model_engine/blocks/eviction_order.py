@@ -10,7 +10,8 @@ ProtectedPool.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 Policy = Literal["lru", "protected"]
@@ -83,3 +84,13 @@ class EvictionOrder:
         self._others.clear()
         self._protected.clear()
         self._uses.clear()
+
+
+def by_depth(block_tables: Sequence[list[int]], first_blocks: Sequence[int]) -> list[int]:
+    """Return the blocks that are held of all groups, the least deep first: a prefix needs a block
+    of each, so they are best evicted together."""
+    tables = zip(block_tables, first_blocks, strict=True)
+    deepest_first = zip_longest(*(reversed(table[first:]) for table, first in tables))
+    listed = [block for blocks in deepest_first for block in blocks if block is not None]
+    listed.reverse()
+    return listed

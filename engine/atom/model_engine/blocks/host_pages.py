@@ -65,6 +65,10 @@ class HostPages:
         assert page is not None, "the place has no page"
         return page
 
+    def is_at(self, place: int, hash_: int) -> bool:
+        """Return whether the page with this hash is findable at a place."""
+        return self._by_hash.get(hash_) == place
+
     def holds(self, hash_: int) -> bool:
         """Return whether a page has this hash."""
         return hash_ in self._by_hash
@@ -94,12 +98,13 @@ class HostPages:
         self._order.add(place)
         return True
 
-    def pin(self, places: Iterable[int]) -> None:
-        """Keep findable pages until `unpin`, and count a use of each."""
+    def pin(self, places: Iterable[int], *, is_use: bool = True) -> None:
+        """Keep findable pages until `unpin`. is_use: each is used by a request, which counts."""
         for place in places:
             count = self._pins.get(place, 0)
             self._pins[place] = count + 1
-            self._order.use(place)
+            if is_use:
+                self._order.use(place)
             if not count:
                 self._order.remove(place)
 

@@ -1,7 +1,8 @@
 """PrefixSearch: the longest cached prefix for groups of layers with different windows.
 
 A group of full attention needs every block of the prefix, a group with a window only the blocks
-that the next token sees. Each block's hash is looked up at most once per group. Reads the pool and
+that the next token sees. If layers keep states, the prefix ends at a checkpoint, which belongs to
+the first group's block. Each block's hash is looked up at most once per group. Reads the pool and
 changes nothing; called by BlockManager if there is more than one group of full attention.
 """
 
@@ -13,6 +14,7 @@ from struct import Struct
 import xxhash
 
 from atom.model_engine.blocks.block_pool import BlockPool
+from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.sizing.cache_groups import CacheGroup
 
 
@@ -23,9 +25,11 @@ class PrefixSearch:
         groups: Sequence[CacheGroup],
         marks: Sequence[int],
         block_size: int,
+        checkpoints: StateCheckpoints | None = None,
     ) -> None:
-        """marks: the difference of each group's hashes from the chain."""
-        self._pool = pool
+        """marks: the difference of each group's hashes from the chain; checkpoints: of states that
+        layers keep."""
+        self._pool, self._checkpoints = pool, checkpoints
         self._size = block_size
         self._block_bytes = 4 * block_size
         self._blocks_of = Struct(f"{self._block_bytes}s").iter_unpack
@@ -41,7 +45,9 @@ class PrefixSearch:
         block_ids: list[list[int]] = [[] for _ in self._groups]
         end = len(hashes) - 1
         while True:
-            end, tails = self._window_tails(hashes, end)
+            end, tails = self._window_tails(hashes, self._last_state(hashes, end))
+            if end != self._last_state(hashes, end):
+                continue
             for number, tail in zip(self._windows, tails, strict=True):
                 block_ids[number] = tail
             proven = min(
@@ -73,6 +79,17 @@ class PrefixSearch:
         for number, ids in zip(self._full, found, strict=True):
             end = min(end, self._proven(number, ids[:end], hashes, end, packed))
         return hashes[: end + 1], found
+
+    def _last_state(self, hashes: list[int], end: int) -> int:
+        """Return how many of at most `end` blocks are before the last checkpoint among them."""
+        if self._checkpoints is None:
+            return end
+        every, find = self._checkpoints.step_blocks, self._pool.find
+        for last in range(end // every * every, 0, -every):
+            block = find(hashes[last] ^ self._marks[0])
+            if block is not None and self._checkpoints.place_of(block) is not None:
+                return last
+        return 0
 
     def _window_tails(self, hashes: list[int], end: int) -> tuple[int, list[list[int]]]:
         """Return the longest prefix of at most `end` blocks whose end every group with a window

@@ -59,8 +59,8 @@ class StoredBlocks:
                 self._lora_names.pop(each, None)
         self._log.append(Removed(hashes, medium))
 
-    def of_host(self, page: Page) -> Stored:
-        """Return the event of a block of the device whose page reaches the host's memory."""
+    def of_page(self, page: Page, medium: Medium) -> Stored:
+        """Return the event of a block whose page reaches a tier below the device."""
         is_first = page.parent in self._roots or page.parent in self._apart
         apart = self._apart.get(page.parent, Apart())
         return self._with_images(
@@ -71,12 +71,12 @@ class StoredBlocks:
                 page.packed,
                 apart.salt if is_first else "",
                 self._lora_names.get(page.hash),
-                Medium.CPU,
+                medium,
             )
         )
 
     def log(self, event: Stored) -> None:
-        """Log an event of `of_host`."""
+        """Log an event of `of_page`."""
         self._log.append(event)
 
     def add_read(self, page: Page, index: int, lora_name: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.control import RankControl
 from atom.model_engine.page_access import PageAccess
-from atom.model_engine.page_moves import PageMover
+from atom.model_engine.page_moves import HostPageMover
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
@@ -89,14 +89,14 @@ class Executor(StepExecutor, Protocol):
         ...
 
     @property
-    def pages(self) -> PageMover | None:
+    def pages(self) -> HostPageMover | None:
         """Return the mover of pages between the KV cache and the host's memory; None without such a
         tier."""
         ...
 
     def transferred_pages(self) -> PageAccess:
-        """Return the pages of the KV cache for engines that exchange them; only of a model copy on
-        one device."""
+        """Return the pages of the KV cache for engines that exchange them; of a model copy whose
+        ranks are all on this node."""
         ...
 
     def close(self) -> None:

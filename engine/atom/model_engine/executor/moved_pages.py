@@ -5,11 +5,11 @@ The ranks note their progress in the memory that they share, so a move has no an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from atom.model_engine.control import MovePages, RankControl
-from atom.model_engine.page_moves import Move, MoveTotals
+from atom.model_engine.page_moves import HostRows, Move, MoveTotals
 from atom.model_engine.runner.pages.host_tier import RankTier
 
 
@@ -19,6 +19,16 @@ class MovedPages:
 
     def __init__(self, tier: RankTier, control: Callable[[RankControl[Any]], None]) -> None:
         self._tier, self._control = tier, control
+
+    @property
+    def rows(self) -> HostRows:
+        """Return the rows of the host's memory, as pages of all ranks."""
+        return self._tier.rows
+
+    @property
+    def tensors(self) -> Sequence[str]:
+        """Describe a page of each kind, the same for every number of ranks."""
+        return self._tier.tensors
 
     def move_pages(self, number: int, saves: list[Move], loads: list[Move]) -> None:
         self._control(MovePages(number, list(saves), list(loads)))

@@ -15,10 +15,11 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.control import RankControl
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.executor.moved_pages import MovedPages
-from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.page_access import PageAccess
-from atom.model_engine.page_moves import PageMover
+from atom.model_engine.page_moves import HostPageMover
 from atom.model_engine.runner.lora_adapters import HostAdapter
+from atom.model_engine.runner.step_graphs import Progress
 from atom.model_engine.runner.submitted_step import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
 
@@ -39,7 +40,7 @@ class SingleDeviceExecutor(OneScheduler):
         return () if self.runner.tier is None else self.runner.tier.wake_fds
 
     @property
-    def pages(self) -> PageMover | None:
+    def pages(self) -> HostPageMover | None:
         tier = self.runner.tier
         return None if tier is None else MovedPages(tier, self.control)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
-from atom.client_label import ANONYMOUS_KIND
+from atom.client_label import ANONYMOUS_KIND, owner_in
 
 _SALT_DIGITS = 32
 
@@ -27,7 +27,8 @@ class CacheSalts:
     def of(self, client_id: str, asked: str) -> str:
         """Return a prompt's salt. client_id: as in `Request`; asked: the request's own cache_salt,
         which separates prompts of one client."""
-        if not self._apart() or client_id.partition("-")[0] in ("", ANONYMOUS_KIND):
+        client = owner_in(client_id)
+        if not self._apart() or client.partition("-")[0] in ("", ANONYMOUS_KIND):
             return asked
         # A digest of both: no text that a client sends makes another client's salt.
-        return sha256(f"{client_id}\0{asked}".encode()).hexdigest()[:_SALT_DIGITS]
+        return sha256(f"{client}\0{asked}".encode()).hexdigest()[:_SALT_DIGITS]

@@ -28,8 +28,11 @@ from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_notation import resolve_notation
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
+from atom.model_engine.wire.request_images import MOST_IMAGE_BYTES
 from atom.model_source.json_object import read_object
+from atom.sizing.options.images import ImageOptions
 from atom.tokenizer import Tokenizer, has_tokenizer
+from atom.utils.host_memory import host_memory_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +51,13 @@ class InputOutputProcessor:
         reasoning_parser: str = AUTO,
         template_kwargs: Mapping[str, Any] | None = None,
         media: MediaRules | None = None,
+        image_memory_bytes: int | None = None,
     ) -> None:
         """Load the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
         A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
         parsers are names from `tool_parsers`. template_kwargs: variables of the chat template that
-        a conversation does not set. media: where images may come from besides data URLs."""
+        a conversation does not set. media: where images may come from besides data URLs.
+        image_memory_bytes: of the images of open requests; None for the default of the host."""
         self._served_name = config.model.served_name
         self._end_token_ids = config.model.eos_token_ids
         self._is_one_file = config.model.path.is_file()
@@ -70,7 +75,11 @@ class InputOutputProcessor:
         )
         self.answer_formats: AnswerFormats = notation.formats
         self._chat_template, self._notes = notation.template, notation.notes
-        self.images = _open_images(config, self.tokenizer, media or MediaRules())
+        if image_memory_bytes is None:
+            image_memory_bytes = ImageOptions().memory_bytes(host_memory_bytes())
+        self.images = _open_images(
+            config, self.tokenizer, media or MediaRules(), image_memory_bytes
+        )
         self._image_template = _image_template(self._chat_template, self.images)
         self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
@@ -144,11 +153,11 @@ class InputOutputProcessor:
 
 
 def _open_images(
-    config: Config, tokenizer: Tokenizer | None, media: MediaRules
+    config: Config, tokenizer: Tokenizer | None, media: MediaRules, memory_bytes: int
 ) -> ImageInput | None:
     """Return the input of images; None for a model that reads text alone, as it is served. media:
-    where images may come from besides data URLs. Raises `ModelError` for a checkpoint whose files
-    contradict each other."""
+    where images may come from besides data URLs; memory_bytes: of the images of open requests.
+    Raises `ModelError` for a checkpoint whose files contradict each other."""
     model, vision = config.model, config.model.facts.vision
     if vision is None or tokenizer is None:
         return None
@@ -166,6 +175,9 @@ def _open_images(
         ImageBounds(
             most_images=model.max_images,
             most_tokens=vision.largest_tokens(model.max_model_len),
+            image_bytes=vision.largest_pixel_bytes(model.max_model_len),
+            prompt_bytes=min(MOST_IMAGE_BYTES, memory_bytes),
+            memory_bytes=memory_bytes,
         ),
     )
 

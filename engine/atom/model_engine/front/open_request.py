@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.answer_text import AnswerText
 from atom.model_engine.front.request_stream import RequestGroup
-from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
+from atom.model_engine.request import (
+    AnswerTimes,
+    FinishReason,
+    Request,
+    RequestOutput,
+    TokenLogprobs,
+)
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.model_engine.wire.logprob_rows import PromptEntries
 
@@ -66,12 +72,23 @@ class Reader:
 @dataclass(slots=True, eq=False)
 class RequestTimes:
     """Hold the times of a request, in seconds of one clock; queue_seconds: known at its regular
-    end."""
+    end. steps: that brought tokens. others: requests that were open on its arrival."""
 
     arrive: float
     first_token: float | None = None
     last_token: float | None = None
     queue_seconds: float | None = None
+    steps: int = 0
+    others: int = 0
+
+    def parts(self, tokens: int) -> AnswerTimes | None:
+        """Divide the time of an answer of so many tokens that has ended; None without a token, or
+        if its first step is unknown."""
+        first, last, waited = self.first_token, self.last_token, self.queue_seconds
+        if first is None or last is None or waited is None:
+            return None
+        prompt = max(0.0, first - self.arrive - waited)
+        return AnswerTimes(waited, prompt, last - first, self.steps, tokens, self.others)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +105,8 @@ class OpenRequest:
     """Hold the state of a request that has not ended. number: its present number in an engine.
     logprobs: the number of alternatives per token; None for no log-probabilities. prompt_logprobs:
     received and not yet shown ones; None if not requested. answered: its first output is delivered.
-    ended: its last one is, or it ended early. so_far: set if it may continue elsewhere."""
+    ended: its last one is, or it ended early. timers: of its whole time, and of its first token.
+    so_far: set if it may continue elsewhere."""
 
     number: int
     reader: Reader
@@ -99,7 +117,7 @@ class OpenRequest:
     prompt_logprobs: PromptEntries | None
     answered: bool = False
     ended: bool = False
-    timer: TimerHandle | None = None
+    timers: list[TimerHandle] = field(default_factory=list)
     so_far: AnswerSoFar | None = None
 
     def go_on(self, number: int, *, lost: bool) -> Request | None:

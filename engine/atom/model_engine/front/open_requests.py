@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from atom.client_figures import ClientCounts
 from atom.errors import RequestError
+from atom.images.image_memory import ImageMemory
 from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.open_request import OpenRequest
 from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup
-from atom.model_engine.request import FinishReason, Request, RequestOutput, group_of
+from atom.model_engine.request import AnswerMove, FinishReason, Request, RequestOutput, group_of
+from atom.model_engine.request_image import pixel_bytes
 from atom.model_engine.request_trace import EndedRequest
 
 
@@ -31,16 +33,19 @@ class OpenRequests:
         reader_limits: ReaderLimits | None = None,
         is_contended: Callable[[], bool] = lambda: False,
         keeps_answers: bool = False,
+        image_memory: ImageMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """abort: ends requests early in the engine. reader_limits: how far a reader may lag; None
         for no limit. is_contended: whether requests wait for a place in the engine. keeps_answers:
-        they may have to continue elsewhere (`go_on`)."""
+        they may have to continue elsewhere (`go_on`). image_memory: of requests until they end: the
+        engine keeps their images for a preemption, and another place would need them."""
         self.abort = abort
         self._outputs = outputs
         self._reader_limits = reader_limits
         self._is_contended = is_contended
         self._keeps_answers = keeps_answers
+        self._image_memory = image_memory
         self._clock = clock
         self._requests: dict[int, OpenRequest] = {}
         self._num_answered = 0  # of these, with an output already
@@ -87,12 +92,17 @@ class OpenRequests:
         """Open the reader's side of one call's requests; their outputs carry these names.
         shows_text: False for tokens alone, which no stop string ends."""
         group = RequestGroup(requests, self._leave, self._reader_limits)
+        others = len(self._requests)
         for index, (name, request) in enumerate(zip(names, requests, strict=False)):
             opened = self._outputs.begin(request, name, group, index, shows_text=shows_text)
             if self._keeps_answers:
                 opened.so_far = AnswerSoFar(request)
+            opened.times.others = others
             self._requests[request.id] = opened
             self._count_unanswered(opened, 1)
+            if request.images and self._image_memory is not None:
+                client = group_of(request.client_id)
+                self._image_memory.charge(request.id, client, pixel_bytes(request.images))
             self._idle.clear()
         return group
 
@@ -105,7 +115,23 @@ class OpenRequests:
         loop = asyncio.get_running_loop()
         for number in group.numbers:
             request = self._requests[number]
-            request.timer = loop.call_later(seconds, self._time_out, request, seconds)
+            request.timers.append(loop.call_later(seconds, self._time_out, request, seconds))
+
+    def limit_first_token(
+        self, group: RequestGroup, seconds: float, missed: Callable[[float], Exception]
+    ) -> None:
+        """End each of the group's requests that has no first token in that time, with the error
+        that `missed` makes of these seconds."""
+        loop = asyncio.get_running_loop()
+        for number in group.numbers:
+            request = self._requests[number]
+            request.timers.append(loop.call_later(seconds, self._miss, request, seconds, missed))
+
+    def _miss(
+        self, request: OpenRequest, seconds: float, missed: Callable[[float], Exception]
+    ) -> None:
+        if not request.answered:
+            self.end(request, missed(seconds))
 
     def deliver(self, outputs: Sequence[tuple[OpenRequest, RequestOutput]]) -> None:
         """Deliver outputs to their groups, then notify each reader once. Outputs of requests that
@@ -144,6 +170,12 @@ class OpenRequests:
     def note_went_on(self) -> None:
         """Count an answer that continues elsewhere, since its engine was lost."""
         self._outputs.metrics.record_continued(lost=True)
+
+    def note_moved(self, number: int, move: AnswerMove) -> None:
+        """Record that another server continues an answer, for its reader."""
+        request = self._requests.get(number)
+        if request is not None:
+            request.reader.group.moves.append(move)
 
     # ---- ends ---------------------------------------------------------------------------------
 
@@ -195,6 +227,8 @@ class OpenRequests:
         early."""
         request.ended = True
         del self._requests[request.number]
+        if self._image_memory is not None:
+            self._image_memory.release(request.reader.first_number)
         self._num_answered -= request.answered
         if not request.answered:
             self._count_unanswered(request, -1)
@@ -202,8 +236,8 @@ class OpenRequests:
         self._outputs.clients.ended(
             request.reader.client, request.tokens.prompt, request.tokens.output
         )
-        if request.timer is not None:
-            request.timer.cancel()
+        for timer in request.timers:
+            timer.cancel()
         if request.reader.group.trace is not None:
             request.reader.group.trace.ended(_ended(request, reason, error))
         if not self._requests:
@@ -213,7 +247,8 @@ class OpenRequests:
     async def wait_idle(self, timeout_seconds: float | None) -> None:
         """Wait until no request is open, but no longer than that; None for any time."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
 
 
 def _ended(request: OpenRequest, reason: FinishReason, error: Exception | None) -> EndedRequest:

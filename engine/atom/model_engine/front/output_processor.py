@@ -127,6 +127,7 @@ class OutputProcessor:
             request = requests.get(number)
             if request is None or request.text.stopped:
                 continue
+            request.times.steps += 1
             shown, text = request.take(tokens, times)
             if request.text.stop_string is not None:
                 step.abort_ids.append(number)
@@ -136,6 +137,7 @@ class OutputProcessor:
         for number, row in ends.items():
             request = requests.get(number)
             if request is not None:
+                request.times.steps += number in last_tokens
                 shown, text = request.take_last(last_tokens.get(number, []), row, times)
                 output = request.output(shown, text, logprobs.get(number, ()))
                 output = self._finish(request, output, row, now)
@@ -147,7 +149,7 @@ class OutputProcessor:
 
     def _record_transfer(self, outcome: TransferOutcome) -> None:
         waited = (outcome.seconds, outcome.handshake_seconds, outcome.copy_seconds)
-        self.metrics.record_transfer(
+        self.metrics.transfers.record(
             (outcome.result.value, outcome.reason),
             outcome.tokens,
             waited if outcome.result is TransferResult.TRANSFERRED else (),
@@ -167,6 +169,9 @@ class OutputProcessor:
         if row.queue_seconds is not None:
             self.metrics.queue.observe(row.queue_seconds)
             self.clients.began(request.reader.client, row.queue_seconds)
+        times = request.times.parts(request.tokens.output)
+        if times is not None:
+            request.reader.group.times[request.reader.index] = times
         return msgspec.structs.replace(
             output,
             finished=True,

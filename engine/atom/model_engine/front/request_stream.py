@@ -15,7 +15,7 @@ from types import TracebackType
 
 import msgspec
 
-from atom.model_engine.request import Request, RequestOutput
+from atom.model_engine.request import AnswerMove, AnswerTimes, Request, RequestOutput
 from atom.model_engine.request_trace import RequestTrace
 from atom.model_engine.transfer_legs import TransferOutcome
 
@@ -68,6 +68,8 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         ]
         self.trace: RequestTrace | None = None
         self.fingerprint = ""
+        self.times: dict[int, AnswerTimes] = {}  # by request, of those that ended with a token
+        self.moves: list[AnswerMove] = []  # of answers that other servers continued
         self.transfer: TransferOutcome | None = None  # of a decode leg
         self._leave = leave
         self._limits = limits
@@ -109,6 +111,8 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     def note_transfer(self, outcome: TransferOutcome) -> None:
         """Note that a decode leg waits no longer for pages."""
         self.transfer = outcome
+        if self.trace is not None:
+            self.trace.transferred(outcome)
         self.notify()
 
     def fail(self, error: Exception) -> None:

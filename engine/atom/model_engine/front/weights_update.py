@@ -23,7 +23,7 @@ from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.text_part import text_part
 
 # Fields of a config.json without effect on the computation here.
-_TELLS_NOTHING = frozenset(
+TELLS_NOTHING = frozenset(
     {
         "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache",
         "eos_token_id", "bos_token_id", "pad_token_id", "architectures", "auto_map",
@@ -78,7 +78,7 @@ def find_update(
 def _differences(served: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Name the fields by which two configurations would be computed differently."""
     for key in sorted(served.keys() | other.keys()):
-        if key not in _TELLS_NOTHING and served.get(key) != other.get(key):
+        if key not in TELLS_NOTHING and served.get(key) != other.get(key):
             yield f"{key} is {other.get(key)} there and {served.get(key)} here"
 
 

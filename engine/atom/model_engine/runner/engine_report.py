@@ -34,6 +34,7 @@ def engine_report(config: Config, found: Found, budget: KvBudget) -> EngineRepor
     """Write the report of a rank that has started."""
     limits = run_limits(config)
     table = concurrency_table(budget, limits)
+    scheme = config.model.facts.quantization
     return EngineReport(
         model=config.model.served_name,
         architecture=config.model.architecture,
@@ -64,4 +65,5 @@ def engine_report(config: Config, found: Found, budget: KvBudget) -> EngineRepor
         data_parallel_size=config.parallel.data_parallel_size,
         version=atom.__version__,
         versions=software_versions(),
+        conversion="" if scheme is None else scheme.conversion,
     )

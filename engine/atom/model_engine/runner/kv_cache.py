@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from atom.collectives.group import Group
-from atom.config import Config
+from atom.config import Config, SchedulerConfig
 from atom.errors import ConfigError
 from atom.model_ops.attention import CachedAttention, CachedLayer, CacheLayout, StateLayer
 from atom.sizing.cache_groups import CacheGroup
@@ -218,6 +218,15 @@ class StateCounts:
     slots: int
     checkpoints: int
     drafts: int
+
+    @staticmethod
+    def of(scheduler: SchedulerConfig, checkpoints: int) -> StateCounts:
+        """Count the states of a scheduler's rows, and of one row more that pads steps."""
+        return StateCounts(
+            slots=scheduler.max_num_seqs + 1,
+            checkpoints=checkpoints,
+            drafts=scheduler.num_speculative_tokens,
+        )
 
 
 def allocate_states(

@@ -23,7 +23,7 @@ from atom.model_engine.batch import (
 )
 from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs, ForwardOutput
-from atom.model_engine.runner.cuda_graphs.graph_parts import GraphParts, bucket_sizes
+from atom.model_engine.runner.cuda_graphs.graph_parts import GraphParts, GraphSizes, bucket_sizes
 from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
 from atom.model_engine.runner.cuda_graphs.prompt_buckets import (
@@ -101,7 +101,7 @@ class StepRunner:
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.images: ImageInputs | None = None
         if model.vision is not None:
-            self.images = self._inputs.images = ImageInputs(model.vision, device)
+            self.images = self._inputs.images = ImageInputs(model.vision, device, length)
         self.graphs: DecodeGraphs | None = None
         self.adapters: LoraAdapters | None = None
         self._state_layers = [each for each in model.modules() if isinstance(each, StateLayer)]
@@ -280,22 +280,25 @@ class StepRunner:
         *,
         widest: StepVariant,
     ) -> GraphParts:
-        state, model = self.slots.device, self._config.model
+        state, config = self.slots.device, self._config
         slots = state.padding_slot
+        sizes = GraphSizes(
+            block_size=config.cache.block_size,
+            max_model_len=config.model.max_model_len,
+            rows=bucket_sizes(slots),
+            query_starts=torch.arange(
+                max(slots, several_tokens) + 1, dtype=torch.int32, device=state.last_token.device
+            ),
+            state_drafts=config.scheduler.num_speculative_tokens if self._state_layers else 0,
+        )
         return GraphParts(
             model=self.model,
             ops=self._ops,
             state=state,
-            block_size=self._config.cache.block_size,
-            max_model_len=model.max_model_len,
-            row_sizes=bucket_sizes(slots),
-            query_starts=torch.arange(
-                max(slots, several_tokens) + 1, dtype=torch.int32, device=state.last_token.device
-            ),
+            sizes=sizes,
             host_ring=HostRing(state, several_tokens),
             pool=pool,
             catch_up=catch_up,
-            state_drafts=self._config.scheduler.num_speculative_tokens if self._state_layers else 0,
             variants=widest.narrower(),
         )
 
@@ -333,7 +336,9 @@ class StepRunner:
             hidden=hidden,
             slots=slots,
             sampling=SamplingTensors(
-                state.temperature[slots], state.seed[slots], inputs.sample_positions
+                state.sampling.temperature[slots],
+                state.sampling.seed[slots],
+                inputs.sample_positions,
             ),
             variant=None,
         )

@@ -82,7 +82,7 @@ def run_largest_steps(
     all sample. few_layers: a context in which one layer of each kind runs; a chunk's memory is
     freed after a layer."""
     if steps.images is not None:
-        steps.images.encode_largest(config.model.max_model_len)
+        steps.images.encode_largest()
     tokens = config.scheduler.max_num_batched_tokens
     prompts, *chunks = largest_prompts(config, cache)
     steps.submit(prompts)

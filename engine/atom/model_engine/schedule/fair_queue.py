@@ -26,11 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from atom.client_label import BATCH_GROUP
 from atom.model_engine.schedule.fair_shares import Account, FairShares
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.waiting_queue import Rank, WaitingQueue, rank_of
 from atom.model_engine.sequence import NO_SLOT, Sequence
 
+BATCH_WEIGHT = 0.01  # share of all stored batches: they get what other clients leave
 Clients = FairShares[WaitingQueue]
 Client = Account[WaitingQueue]
 
@@ -42,7 +44,7 @@ class FairQueue:
         """weights: by name of a group, or of a client in its group. fair: False to take all
         requests for one client's: first come, first served."""
         self._rows = rows
-        self._weights = weights or {}
+        self._weights = {BATCH_GROUP: BATCH_WEIGHT, **(weights or {})}
         self._fair = fair
         self._alone: WaitingQueue | None = WaitingQueue()  # the one client's; None of several
         self._alone_id = ""

@@ -8,6 +8,8 @@ those behind it: requests are served in one order, whatever their adapters. Used
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from atom.model_engine.batch import LoraLoad
 from atom.model_engine.request import LoRARequest
@@ -27,6 +29,16 @@ class LoraSlots:
         """Count a request that arrives."""
         if lora is not None:
             self._open[lora.lora_int_id] += 1
+
+    @contextmanager
+    def begun(self, lora: LoRARequest | None) -> Iterator[None]:
+        """Count a request that arrives, unless the body, which queues it, fails."""
+        self.begin(lora)
+        try:
+            yield
+        except Exception:
+            self.end(lora)
+            raise
 
     def end(self, lora: LoRARequest | None) -> None:
         """Count a request that ends."""

@@ -24,6 +24,8 @@ Clients = abc.Sequence[Hashable]
 
 class PromptChunks:
     images: ImageSteps | None = None  # of models that read images
+    _room = 0  # tokens that the step can still have
+    _waits = False  # a row needs more of them at once than there are
 
     def __init__(
         self,
@@ -40,6 +42,13 @@ class PromptChunks:
         self._saves = saves
         self._threshold = threshold
 
+    def begin_step(self, room: int) -> list[Chunk]:
+        """Return the list of a step's chunks, none so far. The step has at most `room` tokens of
+        prompts: the budgets of the other calls may be less, and are exceeded by tokens that cannot
+        be divided."""
+        self._room, self._waits = room, False
+        return []
+
     def share(self, slots: list[int], clients: Clients, budget: int) -> list[tuple[int, int]]:
         """List (slot, most tokens) for the prompts of `slots`, oldest first. clients: of each slot;
         empty if all are one client's."""
@@ -55,16 +64,32 @@ class PromptChunks:
 
     def add(self, chunks: list[Chunk], slot: int, most: int) -> int:
         """Append as much of the row as `most`, `left` and blocks allow; how much that is."""
-        count = min(self.left(slot), most)
+        count = min(self.left(slot), most, self._room)
+        windows = self._row_blocks.windows
         if count > 0 and self.images is not None:
-            count = self.images.cut(slot, count)
-        if count > 0 and self._row_blocks.windows is not None:
-            count, appends = self._row_blocks.windows.append_chunk(slot, count)
+            count = self._with_images(self.images, slot, count)
+        elif count > 0 and windows is not None:
+            count = windows.fitting(slot, count)
+        if count > 0 and windows is not None:
+            appends = windows.append_chunk(slot, count)
             if len(appends):
                 self._batches.append_blocks(appends)
         if count > 0:
             chunks.append((slot, count))
+            self._room -= count
         return count
+
+    def _with_images(self, images: ImageSteps, slot: int, count: int) -> int:
+        """Return the number of tokens that the step computes instead of `count`: it divides no
+        image whose tokens see each other both ways, and has outputs of all its images."""
+        whole = images.whole(slot, count, self._room)
+        if self._row_blocks.windows is not None:
+            fitting = self._row_blocks.windows.fitting(slot, whole)
+            if fitting < whole:
+                whole = images.whole(slot, fitting, fitting)
+        # Others that begin would soon decode, and leave even less room.
+        self._waits |= whole == 0
+        return images.cut(slot, whole)
 
     def begin_beside(
         self, slots: list[int], waiting: FairQueue, budget: int, admit: Callable[[Sequence], bool]
@@ -87,6 +112,8 @@ class PromptChunks:
     ) -> None:
         """Append the first chunks of waiting sequences, as far as the token budget allows. One that
         `admit` gives no slot is parked, and does not delay the next ones."""
+        if self._waits:
+            return
         if self._rows.has_free_slot:
             waiting.settle()
         while budget > 0 and waiting and self._rows.has_free_slot:

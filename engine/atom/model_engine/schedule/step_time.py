@@ -15,8 +15,9 @@ Used by PromptPace.
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
+
+from atom.model_engine.schedule.step_clock import StepClock
 
 LEAST_TOKENS = 64  # of prompts in a step, however slow: each step has fixed costs
 LEAST_ALONE_TOKENS = 1024  # of prompts without answers: fewer would cost throughput
@@ -49,9 +50,7 @@ class StepTime:
     def __init__(self, most_seconds: float) -> None:
         """most_seconds: of a step beside answers; 0 for no bound."""
         self._most_seconds = most_seconds
-        self._computing: deque[tuple[float, int]] = deque()  # since when, prompt tokens
-        self._known: list[tuple[float, int]] = []  # steps whose tokens came since the last one
-        self._known_at = 0.0
+        self._clock: StepClock[int] = StepClock()  # of the prompt tokens of steps
         self._seconds_a_token = 0.0
         self._seconds_without = 0.0  # of a step without prompts
 
@@ -64,17 +63,17 @@ class StepTime:
     def began(self, now: float, prompt_tokens: int) -> None:
         """Record a scheduled step."""
         if self._most_seconds:
-            self._computing.append((now, prompt_tokens))
+            self._clock.began(now, prompt_tokens)
 
     def ended(self) -> None:
         """Record that the tokens of the oldest such step are known; it ends when the next one is
         scheduled."""
         if self._most_seconds:
-            self._known.append(self._computing.popleft())
+            self._clock.ended()
 
     def paused(self) -> None:
         """Note that no request is left: the time until the next step is not the last one's."""
-        self._known.clear()
+        self._clock.paused()
 
     def prompt_budget(self, budget: int, now: float, beside: Beside) -> int:
         """Return how many of `budget` tokens prompts may take in the next step."""
@@ -95,14 +94,11 @@ class StepTime:
         return min(self._most_seconds, shared)
 
     def _learn(self, now: float) -> None:
-        for begun, tokens in self._known:
-            seconds = now - max(begun, self._known_at)
-            if seconds > 0 and tokens >= LEAST_TOKENS:
+        for tokens, seconds in self._clock.turn(now):
+            if tokens >= LEAST_TOKENS:
                 self._seconds_a_token = _average(self._seconds_a_token, seconds / tokens)
-            elif seconds > 0 and not tokens:
+            elif not tokens:
                 self._seconds_without = _average(self._seconds_without, seconds)
-            self._known_at = now
-        self._known.clear()
 
 
 def _average(average: float, measured: float) -> float:

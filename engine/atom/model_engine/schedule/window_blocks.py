@@ -62,24 +62,30 @@ class WindowBlocks:
 
     # ---- a chunk's blocks ----------------------------------------------------------------------
 
-    def append_chunk(self, slot: int, count: int) -> tuple[int, NDArray[np.int32]]:
-        """Append blocks for the next `count` tokens that the row entered with, or for as many as
-        fit. Returns the number of tokens, and the blocks: [n, 3] of slot, column of its tables,
-        block id."""
-        sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
+    def fitting(self, slot: int, count: int) -> int:
+        """Return for how many of the next `count` tokens that the row entered with there are
+        blocks."""
+        sequence = self._rows.sequence_in(slot)
         computed, given = int(self._rows.num_computed[slot]), int(self._rows.num_given[slot])
         known = len(sequence.block_tables[self._windows[0][0]])  # as many in each
-        most = (known + self._appendable(slot)) * size
-        wanted = self._num_tokens(sequence)
+        most = (known + self._appendable(slot)) * self._blocks.block_size
         end = min(computed + count, most)
-        if end == given and wanted > most:
+        if end == given and self._num_tokens(sequence) > most:
             end -= 1  # the last one has to wait until there is room for drafts, too
-        if end <= computed:
-            return 0, _NOTHING
-        new = self._blocks.blocks_for(wanted if end == given else end) - known
+        return max(0, end - computed)
+
+    def append_chunk(self, slot: int, count: int) -> NDArray[np.int32]:
+        """Append blocks for the next `count` tokens that the row entered with, for which there are
+        blocks (`fitting`). Returns the blocks: [n, 3] of slot, column of its tables, block id."""
+        sequence = self._rows.sequence_in(slot)
+        end = int(self._rows.num_computed[slot]) + count
+        if end == int(self._rows.num_given[slot]):
+            end = self._num_tokens(sequence)
+        known = len(sequence.block_tables[self._windows[0][0]])
+        new = self._blocks.blocks_for(end) - known
         appends = self._append(sequence, new) if new > 0 else _NOTHING
         self._note(sequence)
-        return end - computed, appends
+        return appends
 
     def _appendable(self, slot: int) -> int:
         """Count the blocks that each group could get: those promised to the row, and unpromised
@@ -126,7 +132,7 @@ class WindowBlocks:
             first = sequence.first_blocks[number]
             end = min(computed - window + 1, length) // size
             if end > first:
-                self._blocks.free_left(sequence.block_tables[number][first:end])
+                self._blocks.free_left(number, first, sequence.block_tables[number][first:end])
                 sequence.first_blocks[number] = end
                 most = max(most, end - first)
         self._note(sequence)

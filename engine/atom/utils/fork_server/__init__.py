@@ -1,4 +1,4 @@
-"""A process that loads what hostile input needs once, and forks a process for each piece of it.
+"""A process that loads its libraries once, and forks a child for each piece of hostile input.
 
 `owner.py` is the side of the program that asks, `process.py` that of the process.
 """

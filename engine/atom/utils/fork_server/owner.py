@@ -37,8 +37,8 @@ class ForkServerClosedError(AtomError):
 @dataclass(frozen=True, slots=True)
 class ForkingProgram:
     """The program of the process. module: that `python -m` runs; setup: its first line of standard
-    input, as JSON; folder: what the name of its socket's folder begins with; purpose: what begins
-    the sentence that it "ended while starting"; fds: descriptors that it inherits."""
+    input, as JSON; folder: prefix of the name of its socket's folder; purpose: the subject of
+    the sentence "… ended while starting"; fds: descriptors that it inherits."""
 
     module: str
     setup: msgspec.Struct
@@ -105,7 +105,7 @@ class _Process:
             raise ForkServerStartError(reason)
 
     def _shake_hands(self, program: ForkingProgram) -> str:
-        """Return why it cannot serve; empty if it serves."""
+        """Return why the fork server cannot serve; empty if it serves."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it died already: its output has the reason

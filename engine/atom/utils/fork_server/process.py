@@ -25,8 +25,8 @@ _Setup = TypeVar("_Setup", bound=msgspec.Struct)
 
 
 class ServerReady(msgspec.Struct, frozen=True):
-    """The first and only word of a process on its standard output. error: why it cannot serve;
-    empty if it serves."""
+    """The first and only word of a process on its standard output. error: the reason why the
+    process cannot serve; empty if it serves."""
 
     error: str = ""
 
@@ -37,7 +37,7 @@ def read_setup(kind: type[_Setup]) -> _Setup:
 
 
 def refuse(reason: str) -> int:
-    """Say why this process cannot serve. Return its exit code."""
+    """Report the reason why this process cannot serve. Return its exit code."""
     _say(ServerReady(error=reason))
     return 1
 

@@ -243,6 +243,7 @@ def test_a_request_that_no_step_could_compute_ends_alone(config: Config) -> None
         client.assert_well()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_core_is_told_with_the_signal(config: Config, number: signal.Signals) -> None:
     with core_client(config) as client:

@@ -25,6 +25,7 @@ import triton
 
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
+from atom.model_engine.runner.step_graphs import StepGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
 from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
@@ -68,6 +69,7 @@ def first_start(shape: str, folder: Path, **options: Any) -> ModelRunner:
     runner._step_runner = lambda: steps  # on the CPU, whose memory is not pinned
     runner._device = Device("cuda", "a card", torch.device("cpu"))
     runner._resolved = replace(runner._resolved, uncapturable=())
+    runner._graphs = StepGraphs(runner._config, runner._resolved, is_gpu=True)
     return runner
 
 
@@ -80,6 +82,7 @@ def compile_ahead(runner: ModelRunner) -> list[tuple[str, float]]:
     return told
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-latent"])
 def test_every_kind_of_step_is_met_before_one_is_needed(
     shape: str, tmp_path: Path, met: Counter[str]

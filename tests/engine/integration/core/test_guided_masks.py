@@ -106,6 +106,7 @@ LATE_WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("late", [2, 7])
 @pytest.mark.parametrize("way", LATE_WAYS)
 def test_masks_may_come_late_and_change_no_token_of_any_row(

@@ -45,6 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", ["dense", "latent attention"])
 def test_no_bit_of_an_answer_depends_on_other_requests(model: str, tmp_path: Path) -> None:
     _compare(model, tmp_path, requests=8, tokens=8)

@@ -4,6 +4,7 @@ same tokens however the engine happens to schedule the work."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def additive(amount_of: Callable[[list[int], int], float]) -> Change:
     return change
 
 
+@cache
 def greedy_bad_words(model: transformers.PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """What the model says most readily: single tokens, pairs and triples of its own answers, also
     across the border of the prompt."""
@@ -140,6 +142,7 @@ def driver_of(checkpoint: Path, **options: Any) -> CoreDriver:
     return CoreDriver(str(checkpoint), **{**defaults, **options})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_answers_under_a_control_equal_transformers(checkpoint, model, case) -> None:
     params, changes = cases(model)[case]
@@ -166,6 +169,7 @@ def alone(checkpoint: Path) -> list[list[int]]:
     return answers(checkpoint, max_num_seqs=1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("run", RUNS)
 def test_no_schedule_changes_what_is_drawn(checkpoint, alone, run) -> None:
     assert answers(checkpoint, **RUNS[run]) == alone
@@ -183,6 +187,7 @@ def test_no_order_of_arrival_changes_what_is_drawn(checkpoint, alone) -> None:
     assert answers(checkpoint, backwards=True) == alone
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("run", RUNS)
 def test_an_answer_goes_on_behind_what_another_engine_generated(checkpoint, alone, run) -> None:
     """Whatever controls look at (penalties, bad words, fewest tokens, seeds) is as it was."""

@@ -22,7 +22,7 @@ import torch
 from atom.advisor.engine_form import EngineForm
 from atom.advisor.simulation import Due, Fleet, simulate
 from atom.advisor.step_shape import StepShape
-from atom.advisor.virtual_executor import VirtualClock, VirtualExecutor
+from atom.advisor.virtual.executor import VirtualClock, VirtualExecutor
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import Request
@@ -196,6 +196,7 @@ def form_of(engine: OfflineEngine, depth: int) -> EngineForm:
     return EngineForm(facts=facts, limits=limits, budget=budget, depth=depth)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.pairs
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("blocks", [SCARCE, 256], ids=["scarce", "ample"])

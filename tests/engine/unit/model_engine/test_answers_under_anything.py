@@ -165,7 +165,7 @@ class Run:
             seen.last = output if output.finished else None
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(24, more=125), deadline=None)
 @given(
     asks=st.lists(ASKS, min_size=1, max_size=7),
     depth=st.integers(0, 1),

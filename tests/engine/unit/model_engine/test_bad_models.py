@@ -192,7 +192,7 @@ def test_a_file_is_closed_when_no_thread_reads_it_any_more(
 
 
 @given(data=st.data())
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_header_that_was_changed_anywhere_is_refused_or_harmless(
     data: st.DataObject, good: Path
 ) -> None:

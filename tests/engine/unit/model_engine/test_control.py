@@ -16,6 +16,7 @@ from atom.model_engine.control import (
     CheckIntegrity,
     CheckWeights,
     Control,
+    CopyPages,
     LoadLora,
     MovePages,
     RankControl,
@@ -51,20 +52,25 @@ CALLS: dict[Control[Any], tuple[str, list[Any]]] = {
     UpdateWeights("new"): ("update_weights", ["new"]),
 }
 # A call that the core makes of itself, and no client.
-OWN_CALLS: list[RankControl[Any]] = [MovePages(3, [(0, 1, 2)], [(1, 7, 8), (2, 0, 9)])]
+OWN_CALLS: list[RankControl[Any]] = [
+    MovePages(3, [(0, 1, 2)], [(1, 7, 8), (2, 0, 9)]),
+    CopyPages(4, 1, [5, 6], True),
+]
 RANK_CALLS = [*(call for call in CALLS if isinstance(call, RankControl)), *OWN_CALLS]
 
 
 class Recorded:
-    """Has every method, and notes its calls; `adapters` are there."""
+    """Has every method, and notes its calls; `adapters` and pages for engines are its own."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.adapters = self
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def note(*args: Any) -> str:
+        def note(*args: Any, **named: Any) -> Any:
             self.calls.append(name)
+            if name == "transferred_pages":
+                return self
             for tell in filter(callable, args):
                 tell(name)
             return name
@@ -133,8 +139,12 @@ def test_a_rank_is_told_the_same_call(call: RankControl[Any]) -> None:
 def test_a_rank_carries_out_what_the_call_says(call: RankControl[Any]) -> None:
     rank = Recorded()
     call.on_rank(cast(Any, rank))
-    of_adapters = {"load_lora": ["read", "keep"], "unload_lora": ["drop"]}
-    assert rank.calls == of_adapters.get(call.name, [call.name])
+    of_parts = {
+        "load_lora": ["read", "keep"],
+        "unload_lora": ["drop"],
+        "copy_pages": ["transferred_pages", "copy"],
+    }
+    assert rank.calls == of_parts.get(call.name, [call.name])
 
 
 def test_an_adapter_that_a_rank_has_read_is_not_read_again() -> None:

@@ -201,6 +201,7 @@ def played(engine: Engine) -> list[Answer]:
     return engine.answers
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("number", "settings"), list(enumerate(SETTINGS)), ids=lambda given: str(given)
 )

@@ -24,10 +24,11 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.executor.base import GroupEndedError
 from atom.model_engine.executor.expert_parallel.dp_token_counts import DPTokenCounts
 from atom.model_engine.executor.single import SingleDeviceExecutor
-from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.cuda_graphs.graph_parts import bucket_sizes
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.rank_device import rank_device
+from atom.model_engine.runner.step_graphs import Progress
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import OnFailure
 from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostError, PeerMesh

@@ -23,6 +23,7 @@ from atom.model_engine.control import At, RankControl
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.executor.moved_pages import MovedPages
 from atom.model_engine.executor.single import SingleDeviceExecutor
+from atom.model_engine.executor.tensor_parallel.rank_pages import RankPages
 from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
 from atom.model_engine.executor.tensor_parallel.step_codec import (
@@ -30,11 +31,12 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_control,
     encode_sample,
 )
-from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.page_access import PageAccess
-from atom.model_engine.page_moves import PageMover
+from atom.model_engine.page_moves import HostPageMover
 from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.runner.rank_device import rank_device
+from atom.model_engine.runner.step_graphs import Progress
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
 from atom.model_engine.wire.other_nodes import OtherNodes, RanksWork
@@ -63,7 +65,8 @@ class TensorParallelExecutor(OneScheduler):
         self._ranks = ranks
         self._nodes = nodes
         self._ranks_here = config.parallel.ranks_here
-        self._own = SingleDeviceExecutor(config, ModelRunner(config, group, pages=ranks.pages))
+        runner = ModelRunner(config, group, pages=ranks.pages, transfers=ranks.transfers)
+        self._own = SingleDeviceExecutor(config, runner)
         self._outstanding = 0  # steps that were submitted and not collected
 
     @property
@@ -75,7 +78,7 @@ class TensorParallelExecutor(OneScheduler):
         return self._own.wake_fds
 
     @property
-    def pages(self) -> PageMover | None:
+    def pages(self) -> HostPageMover | None:
         tier = self._own.runner.tier
         return None if tier is None else MovedPages(tier, self.control)
 
@@ -116,7 +119,7 @@ class TensorParallelExecutor(OneScheduler):
             self._own.control(call, prepared)
 
     def transferred_pages(self) -> PageAccess:
-        raise AssertionError("several ranks exchange no pages: the configuration is refused")
+        return RankPages(self._own.runner.transferred_pages(), self.control)
 
     def close(self) -> None:
         self._ranks.loss.let_end()

@@ -82,7 +82,7 @@ def _follow(config: Config, order: RankOrder) -> None:
     alone = nodes.count == 1 or is_loopback(nodes.address)
     place = Place(rank, size, device, memory.counter(rank), nodes.count, alone)
     group = TorchGroup(place, find_store(order.port, size, order.host))
-    runner = ModelRunner(config, group, pages=order.pages)
+    runner = ModelRunner(config, group, pages=order.pages, transfers=order.transfers)
     runner.initialize(lambda phase, share: None)
     group.barrier()
     follow_steps(runner, StepReceiver(memory, order.wakeup))

@@ -38,23 +38,27 @@ class Meeting:
 class RankOrder(msgspec.Struct, frozen=True):
     """The settings with which a follower joins, besides its configuration. memory, wakeup: file
     descriptors of the step channel; host, port: where the ranks meet. pages: descriptor of the
-    host's tier of the KV cache, None without one."""
+    host's tier of the KV cache, None without one; transfers: of the memory for pages that are
+    exchanged with other engines, None without an exchange."""
 
     memory: int
     wakeup: int
     host: str
     port: int
     pages: int | None = None
+    transfers: int | None = None
 
 
 class RankProcesses:
     """The processes of this node's following ranks (`ranks`); the n-th is follower n of
-    `channel`. pages: descriptor of the memory for the KV cache's pages, None without such a
-    tier."""
+    `channel`. pages, transfers: descriptors of the memory for the KV cache's pages, None without
+    such a tier or without an exchange with other engines."""
 
     def __init__(self, config: Config, ranks: range, channel: StepSender, loss: FirstLoss) -> None:
         self.loss = loss
         self.pages = unnamed_memory("atom-kv-pages") if config.tier_bytes else None
+        exchanges = config.cache.kv_transfer is not None
+        self.transfers = unnamed_memory("atom-kv-transfers") if exchanges else None
         self._config = config
         self._ranks = ranks
         self._channel = channel
@@ -70,7 +74,8 @@ class RankProcesses:
             child.start()
             parallel = dataclasses.replace(self._config.parallel, tensor_parallel_rank=rank)
             child.tell(dataclasses.replace(self._config, parallel=parallel).to_json())
-            order = RankOrder(memory, wakeup, meeting.host, meeting.port, self.pages)
+            pages = self.pages, self.transfers
+            order = RankOrder(memory, wakeup, meeting.host, meeting.port, *pages)
             child.tell(msgspec.json.encode(order))
         self._channel.let_go()
 
@@ -96,7 +101,8 @@ class RankProcesses:
         nodes = self._config.parallel.nodes
         if nodes.count > 1:
             name = f"{name} on node {nodes.rank} ({socket.gethostname()})"
-        passed = descriptors if self.pages is None else (*descriptors, self.pages)
+        own = [each for each in (self.pages, self.transfers) if each is not None]
+        passed = (*descriptors, *own)
         return ChildProcess(
             name,
             Command([sys.executable, "-m", _MODULE, level], pass_fds=passed),

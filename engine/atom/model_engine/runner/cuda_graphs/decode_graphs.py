@@ -88,7 +88,7 @@ class DecodeGraphs:
         self.verify, self.prompts = verify, prompts
         self._model, self._ops, self._state = parts.model, parts.ops, parts.state
         num_slots = self._state.padding_slot
-        self._sizes = parts.row_sizes
+        self._sizes = parts.sizes.rows
         self._graphs: dict[GraphVariant, _Graphs] = {}
         # By bucket, where other ranks' steps may need this one's experts.
         self._dummy: dict[int, Graph] = {}
@@ -219,11 +219,13 @@ class DecodeGraphs:
         size, parts = variant.size, self._parts
         self._model.set_dp_padding(size)
         self._ops.receive_step(self._host_ring.ring, self._slots, self._state)
-        step = self._ops.prepare_decode(self._slots[:size], self._state, parts.block_size)
-        starts = parts.query_starts[: size + 1]
+        step = self._ops.prepare_decode(self._slots[:size], self._state, parts.sizes.block_size)
+        starts = parts.sizes.query_starts[: size + 1]
         slots = self._slots[:size]
         attention = parts.with_state_runs(
-            plan_captured_step(step, starts, parts.max_model_len, even=variant.even, slots=slots),
+            plan_captured_step(
+                step, starts, parts.sizes.max_model_len, even=variant.even, slots=slots
+            ),
             StepRuns(starts, slots, size, longest=1),
         )
         with set_forward_context(

@@ -45,22 +45,30 @@ def token_sizes(most: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphSizes:
+    """Sizes of captured steps. block_size, max_model_len: tokens; rows: buckets of decode steps;
+    query_starts [n + 1] int32, of rows of one token each; state_drafts: most drafts of a row, if
+    layers keep states, which do not take them in."""
+
+    block_size: int
+    max_model_len: int
+    rows: list[int]
+    query_starts: torch.Tensor
+    state_drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GraphParts:
-    """The shared parts of captured steps. row_sizes: buckets of decode steps; query_starts [n + 1]
-    int32, of rows of one token each; catch_up: if a layer drafts; state_drafts: most drafts of a
-    row, if layers keep states, which do not take them in; variants: of the captured steps."""
+    """The shared parts of captured steps. catch_up: if a layer drafts; variants: of the captured
+    steps."""
 
     model: CausalLM
     ops: Ops
     state: SlotTensors
-    block_size: int
-    max_model_len: int
-    row_sizes: list[int]
-    query_starts: torch.Tensor
+    sizes: GraphSizes
     host_ring: HostRing
     pool: GraphPool
     catch_up: CatchUpDecodes | None = None
-    state_drafts: int = 0
     variants: tuple[StepVariant, ...] = (PLAIN,)
 
     def forward_context(
@@ -82,9 +90,9 @@ class GraphParts:
         self, attention: tuple[AttentionMetaData, ...], runs: StepRuns
     ) -> tuple[AttentionMetaData, ...]:
         """Add the order of a step in states, if layers keep any and rows carry drafts."""
-        if not self.state_drafts:
+        if not self.sizes.state_drafts:
             return attention
-        return with_state_runs(attention, runs, self.state, self.state_drafts)
+        return with_state_runs(attention, runs, self.state, self.sizes.state_drafts)
 
 
 def filtered_draw(
@@ -94,9 +102,9 @@ def filtered_draw(
     state, logits = parts.state, parts.model.compute_logits(hidden)
     filters = LogitFilters(
         temperature=sampling.temperature,
-        top_k=state.top_k[slots],
-        top_p=state.top_p[slots],
-        min_p=state.min_p[slots],
+        top_k=state.sampling.top_k[slots],
+        top_p=state.sampling.top_p[slots],
+        min_p=state.sampling.min_p[slots],
         candidates=logits.shape[1],
         any_top_p=True,
         any_min_p=True,

@@ -38,11 +38,16 @@ class PromptBucket:
         decodes = batch.num_decodes
         prompts = batch.total_tokens_num - decodes
         rows = len(batch.slots) - decodes
+        has_room = self.has_room(decodes, prompts, rows)
+        return has_room and bool(np.all(batch.num_scheduled_tokens[:decodes] == 1))
+
+    def has_room(self, decodes: int, prompt_tokens: int, rows: int) -> bool:
+        """Return whether a step fits. decodes: rows of one token; prompt_tokens, rows: of its
+        prompts."""
         return (
             decodes <= self.decodes
-            and prompts <= self.tokens - self.decodes
+            and prompt_tokens <= self.tokens - self.decodes
             and rows <= self.rows
-            and bool(np.all(batch.num_scheduled_tokens[:decodes] == 1))
         )
 
 

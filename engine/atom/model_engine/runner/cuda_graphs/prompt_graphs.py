@@ -140,7 +140,7 @@ class PromptGraphs:
             tuple(tables.unbind(1)),
             inputs.slots,
         )
-        attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
+        attention = plan_captured_prompts(tensors, decodes, self._parts.sizes.max_model_len)
         context = self._parts.forward_context(
             variant, attention, partial(_slots_of_tokens, inputs), inputs.logits_indices
         )
@@ -149,7 +149,7 @@ class PromptGraphs:
         state.num_computed[inputs.slots] = inputs.contexts.long()
         slots = inputs.sample_slots
         sampling = SamplingTensors(
-            state.temperature[slots], state.seed[slots], inputs.sample_positions
+            state.sampling.temperature[slots], state.sampling.seed[slots], inputs.sample_positions
         )
         return states.last, sampling
 

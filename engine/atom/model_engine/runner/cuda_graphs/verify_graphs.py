@@ -111,12 +111,12 @@ class VerifyGraphs:
         """Return everything that is captured, by kind, largest first."""
         return (
             [partial(self._capture_verified, variant) for variant in self._variants()],
-            [partial(self._capture_drafted, size) for size in reversed(self._parts.row_sizes)],
+            [partial(self._capture_drafted, size) for size in reversed(self._parts.sizes.rows)],
         )
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket; real slots and their cache stay as they are."""
-        for size in reversed(self._parts.row_sizes):
+        for size in reversed(self._parts.sizes.rows):
             self._drafted[size] = self._capture_drafted(size)
         variants = self._variants()
         for done, variant in enumerate(variants):
@@ -137,7 +137,7 @@ class VerifyGraphs:
         variant."""
         count, tokens = len(rows.slots), len(rows.row)
         self._parts.host_ring.post(rows.slots, appends, rows.ahead)
-        drafted = self._drafted[_fitting(self._parts.row_sizes, count)]
+        drafted = self._drafted[_fitting(self._parts.sizes.rows, count)]
         drafted.first.replay()
         if drafted.further is not None:
             for _ in range(rows.most_ahead - 1):
@@ -228,11 +228,11 @@ class VerifyGraphs:
         parts.model.set_dp_padding(tokens)
         step = self._ops.prepare_drafted(
             layout.token_slots, layout.offset, layout.drafted(self._drafting.drafts), self._state,
-            parts.block_size,
+            parts.sizes.block_size,
         )  # fmt: skip
-        starts = parts.query_starts[: tokens + 1]
+        starts = parts.sizes.query_starts[: tokens + 1]
         attention = parts.with_state_runs(
-            plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs),
+            plan_captured_step(step, starts, parts.sizes.max_model_len, runs=layout.runs),
             StepRuns(layout.runs.starts, layout.slots, len(layout.slots), layout.runs.longest),
         )
         with set_forward_context(

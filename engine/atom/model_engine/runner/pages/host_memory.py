@@ -38,18 +38,35 @@ class HostMemory:
         self.mapped = np.frombuffer(mapped, dtype=np.uint8)
         notes = self.mapped[:first].view(np.int64)
         self._progress = notes[:lines].reshape(ranks, _LINE)
-        sums, spoiled = notes[lines : lines + numbers].reshape(2, ranks, num_rows)
-        self.sums: NDArray[np.uint64] = sums[rank].view(np.uint64)
-        self._spoiled = spoiled
+        sums, spoiled = notes[lines : lines + numbers].reshape(2, ranks * num_rows)
+        self._all_sums: NDArray[np.uint64] = sums.view(np.uint64).reshape(num_rows, ranks)
+        self.sums = self._all_sums[:, rank]
+        self._spoiled = spoiled.reshape(ranks, num_rows)
         self._progress[rank] = 0
         self._spoiled[rank] = 0
+        self._pages_begin = first
         self.pages = self._part(first, shape.num_pages, shape.page_bytes)
         first += shape.num_pages * ranks * shape.page_bytes
+        self._states_begin = first
         self.states = self._part(first, shape.num_states, shape.state_bytes)
 
     def _part(self, first: int, rows: int, size: int) -> torch.Tensor:
         whole = self.mapped[first : first + rows * self.shape.ranks * size]
         return torch.from_numpy(whole.reshape(rows, self.shape.ranks, size)[:, self.rank])
+
+    def sums_of_ranks(self, row: int) -> NDArray[np.uint64]:
+        """Return the checksums [ranks] of a row, as each rank noted its own part's."""
+        found: NDArray[np.uint64] = self._all_sums[row]
+        return found
+
+    def parts_of_ranks(self, row: int) -> torch.Tensor:
+        """Return a row, uint8 [ranks, bytes]: each rank's part."""
+        shape, begin, at, size = self.shape, self._pages_begin, row, self.shape.page_bytes
+        if row >= shape.num_pages:
+            begin, at, size = self._states_begin, row - shape.num_pages, shape.state_bytes
+        first = begin + at * shape.ranks * size
+        whole = self.mapped[first : first + shape.ranks * size]
+        return torch.from_numpy(whole.reshape(shape.ranks, size))
 
     # ---- progress ------------------------------------------------------------------------------
 

@@ -143,6 +143,9 @@ class InputBatch:
             arrays[name] = np.repeat(numbers, batch.num_scheduled_tokens)
         if "position_delta" in columns and self.images is not None:
             arrays["position_delta"] = self.images.shifts(batch, arrays["position_delta"])
+        seen = None if self.images is None else self.images.last_seen(batch, step.positions)
+        if seen is not None:
+            arrays["last_seen"] = seen
         sent = upload_together(arrays, self._device)
         # Of decodes only the device knows the newest token.
         decodes = batch.num_decodes
@@ -156,6 +159,7 @@ class InputBatch:
             slot_mapping=tuple(sent[f"slot_mapping{group}"] for group in groups),
             block_tables=tuple(sent[f"tables{group}"] for group in groups),
             slots=sent["slots"],
+            last_seen=sent.get("last_seen"),
         )
         rows = StepRows(batch.num_computed_tokens, batch.num_scheduled_tokens, decodes)
         return StepInputs(

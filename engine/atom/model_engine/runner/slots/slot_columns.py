@@ -8,7 +8,7 @@ the device for any number of columns. Owned by StepRunner; knows no batch and no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import NewRow
 from atom.model_engine.row_columns import ROW_COLUMNS
 from atom.model_engine.runner.step_variant import PLAIN, StepVariant
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.slots import SlotSampling, SlotTensors
 from atom.utils.device import upload_together
 
 NO_LOGPROBS = -1
@@ -106,10 +106,12 @@ class SlotState:
             for column in self._columns
             if column.on_device
         }
+        sampling = SlotSampling(*(on_device.pop(each.name) for each in fields(SlotSampling)))
         self.device = SlotTensors(
             last_token=zeros(count),
             num_computed=zeros(count),
             block_tables=zeros(count, width, dtype=torch.int32),
+            sampling=sampling,
             num_groups=tables.num_groups,
             tokens=(
                 zeros(count, tables.kept_tokens, dtype=torch.int32) if tables.kept_tokens else None
@@ -145,7 +147,7 @@ class SlotState:
             tokens = received.pop("tokens")
             kept[at, : tokens.shape[1]] = tokens
         for name, values_on_device in received.items():
-            getattr(self.device, name)[at] = values_on_device
+            self.device.column(name)[at] = values_on_device
 
 
 def _side_by_side(rows: Sequence[NewRow]) -> NDArray[np.int32]:

@@ -279,7 +279,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 ManagerMachine.TestCase.settings = settings(
-    max_examples=examples(200), stateful_step_count=30, deadline=None
+    max_examples=examples(32, more=125), stateful_step_count=30, deadline=None
 )
 TestManagerUnderAnything = ManagerMachine.TestCase
 

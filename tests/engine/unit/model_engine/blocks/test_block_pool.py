@@ -110,7 +110,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 PoolMachine.TestCase.settings = settings(
-    max_examples=examples(60), stateful_step_count=30, deadline=None
+    max_examples=examples(12, more=100), stateful_step_count=30, deadline=None
 )
 TestPoolUnderRandomOperations = PoolMachine.TestCase
 
@@ -169,7 +169,7 @@ def test_freeing_twice_is_caught() -> None:
         pool.free(table)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=150))
 def test_eviction_order_is_of_last_use_however_often_blocks_were_taken_again(uses) -> None:
     """Enough uses of so few blocks that the pool tidies its books several times."""

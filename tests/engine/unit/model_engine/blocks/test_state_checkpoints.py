@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.blocks.block_pool import BlockPool
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
@@ -58,3 +60,43 @@ def test_it_goes_with_its_block() -> None:
     pool.allocate(2)
     assert checkpoints.last_of([block]) == 0
     assert checkpoints.take() is not None
+
+
+def test_a_pinned_one_stays_although_others_are_taken() -> None:
+    checkpoints = StateCheckpoints(2, interval_blocks=1)
+    for block in (10, 11):
+        checkpoints.keep(block, taken(checkpoints))
+    pinned = checkpoints.pin(10)
+    assert checkpoints.pin(10) == pinned, "by two readers"
+    assert taken(checkpoints) != pinned
+    assert checkpoints.take() is None
+    checkpoints.unpin(pinned)
+    assert checkpoints.take() is None
+    checkpoints.unpin(pinned)
+    assert taken(checkpoints) == pinned
+
+
+@pytest.mark.parametrize("forget", ["clear", "evicted"])
+def test_a_pinned_one_whose_block_is_forgotten_is_free_after_its_reader(forget: str) -> None:
+    checkpoints = StateCheckpoints(1, interval_blocks=1)
+    checkpoints.keep(10, taken(checkpoints))
+    pinned = checkpoints.pin(10)
+    if forget == "clear":
+        checkpoints.clear()
+    else:
+        checkpoints.evicted([10])
+    assert checkpoints.last_of([10]) == 0
+    assert checkpoints.take() is None, "another engine reads it"
+    checkpoints.unpin(pinned)
+    assert not checkpoints._pins
+    assert taken(checkpoints) == pinned
+
+
+def test_one_within_an_interval_is_found_while_it_is_kept() -> None:
+    checkpoints = StateCheckpoints(3, interval_blocks=2)
+    checkpoints.keep(21, taken(checkpoints))
+    checkpoints.keep(22, taken(checkpoints), between=True)
+    blocks = [20, 21, 22, 23]
+    assert [checkpoints.last_of(blocks[:end]) for end in range(5)] == [0, 0, 2, 3, 3]
+    checkpoints.evicted([22])
+    assert checkpoints.last_of(blocks) == 2

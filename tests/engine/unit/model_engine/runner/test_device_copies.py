@@ -10,20 +10,19 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from atom.model_engine.page_moves import Move
-from atom.model_engine.runner.pages import page_copies
+from atom.model_engine.runner.pages import device_copies
+from atom.model_engine.runner.pages.device_copies import DeviceCopies, Staging
 from atom.model_engine.runner.pages.host_memory import HostMemory
-from atom.model_engine.runner.pages.page_copies import (
-    Copies,
-    DeviceCopies,
-    PageCopies,
-    Staging,
-)
+from atom.model_engine.runner.pages.page_copies import Copies, PageCopies
+from atom.model_engine.runner.pages.page_sums import DeviceSums
 from atom.model_ops.backends.torch_ref import pages as ops
 from atom.model_ops.page_table import PageTable
 from atom.sizing.host_tier import HostTier
@@ -36,10 +35,13 @@ BLOCKS, PAGES, STATES = 12, 20, 6
 class _Point:
     """A stream or an event: on the CPU everything before it is done."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, blocking: bool = False) -> None:
         pass
 
-    def record(self) -> None:
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
         pass
 
     def synchronize(self) -> None:
@@ -63,7 +65,7 @@ def runtime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "Event", _Point)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(page_copies, "_runtime", lambda: _Runtime(request.param))
+    monkeypatch.setattr(device_copies, "_runtime", lambda: _Runtime(request.param))
 
 
 class Side:
@@ -103,7 +105,8 @@ def sides() -> Iterator[tuple[Side, Side]]:
 
 def drawn_moves(draw: random.Random, written: set[int]) -> tuple[list[Move], list[Move]]:
     """Saves and loads of all kinds, to blocks that differ, of rows that were written with as many
-    bytes."""
+    bytes. Loads are of rows that earlier calls have written and that this one does not write, as
+    KVTiers reads them."""
     saves, loads = [], []
     rows = draw.sample(range(10), draw.randrange(1, 8))
     saves += [
@@ -117,7 +120,7 @@ def drawn_moves(draw: random.Random, written: set[int]) -> tuple[list[Move], lis
     ]
     rows = draw.sample(range(STATES), draw.randrange(5))
     saves += [Move(2, draw.randrange(STATES), PAGES + row) for row in rows]
-    written.update(move.row for move in saves)
+    written.difference_update(move.row for move in saves)
     for kind, low, high, blocks in (
         (0, 0, 10, BLOCKS),
         (1, 10, PAGES, BLOCKS),
@@ -129,6 +132,7 @@ def drawn_moves(draw: random.Random, written: set[int]) -> tuple[list[Move], lis
             Move(kind, block, row)
             for row, block in zip(chosen, draw.sample(range(blocks), 6), strict=False)
         ]
+    written.update(move.row for move in saves)
     return saves, loads
 
 
@@ -158,7 +162,8 @@ def test_a_damaged_row_is_noted_with_the_call_that_read_it(
         rows[row % PAGES, 1] ^= 4
         side.move(3, [], [Move(kind, 3, row)])
         assert side.memory.spoiled_at(row) == 3
-        side.move(4, [Move(kind, 4, row)], [Move(kind, 2, row)])
+        side.move(4, [Move(kind, 4, row)], [])
+        side.move(5, [], [Move(kind, 2, row)])
         assert side.memory.spoiled_at(row) == 3, "it was written anew"
 
 
@@ -179,6 +184,30 @@ def test_copies_that_fail_lose_pages_and_nothing_else(
     side.move(5, [Move(0, 5, 3)], [])
     side.move(6, [], [Move(0, 7, 3)])
     assert side.memory.spoiled_at(3) == 4, "the thread goes on"
+
+
+def test_the_host_computes_the_checksums_of_a_device(sides: tuple[Side, Side]) -> None:
+    """Rows that are filled from files need them; each kind of pages has words of another size."""
+    _, side = sides
+    side.move(1, [Move(0, 4, 3), Move(1, 2, 12), Move(2, 1, PAGES + 2)], [])
+    tables = side.copies._tables
+    sums = DeviceSums(
+        [table.word_of_rows(48) for table in tables[:2]] + [tables[2].word_of_rows(32)]
+    )
+    for kind, row in ((0, 3), (1, 12), (2, PAGES + 2)):
+        (part,) = side.memory.parts_of_ranks(row)[:, : tables[kind].page_bytes].numpy()
+        assert sums.of(kind, part) == side.memory.sums_of_ranks(row)[0]
+
+
+@pytest.mark.parametrize("width", [8, 4, 1])
+def test_the_host_computes_the_checksums_of_long_pages(width: int) -> None:
+    tensors = torch.randint(0, 256, (2, 70_000 + width), dtype=torch.uint8)[:, : 70_000 // 8 * 8]
+    table = replace(PageTable.of([tensors]), word_bytes=width)
+    pages, expected = torch.empty_like(tensors), torch.zeros(2, dtype=torch.int64)
+    ops.read_pages(table, torch.arange(2), pages, expected)
+    sums = DeviceSums([table.word_of_rows(pages.stride(0))])
+    found = [sums.of(0, page) for page in pages.numpy()]
+    assert np.array(found, dtype=np.uint64).view(np.int64).tolist() == expected.tolist()
 
 
 def test_ranks_write_their_parts_of_a_row_beside_each_other() -> None:

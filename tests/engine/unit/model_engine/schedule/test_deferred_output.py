@@ -42,7 +42,7 @@ def run(
 LOADS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=10)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     loads=LOADS, num_blocks=st.integers(16, 40), policy=st.sampled_from(["mixed", "prefill_first"])
 )
@@ -56,7 +56,7 @@ def test_same_tokens_with_the_host_a_step_behind(loads, num_blocks, policy) -> N
         assert len(got) == new_tokens or got[-1] == EOS
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(loads=LOADS, num_blocks=st.integers(16, 40), data=st.data())
 def test_abort_with_a_token_outstanding_leaves_the_others_alone(loads, num_blocks, data) -> None:
     aborted = data.draw(st.sets(st.integers(0, len(loads) - 1)))

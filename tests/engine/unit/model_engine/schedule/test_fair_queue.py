@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atom.client_label import batch_label
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.fair_shares import MOST_DEPARTED, FairShares
 from atom.model_engine.schedule.row_table import RowTable
@@ -105,6 +106,22 @@ def test_a_newcomer_is_next_however_many_of_another_wait(slots: int, steps: int)
     assert engine.begun[begun] is newcomer
 
 
+def test_stored_batches_of_all_owners_begin_after_the_requests_of_every_client() -> None:
+    engine = Slots(4)
+    for owner in ("", "key-ann", "key-bob"):
+        for _ in range(100):
+            engine.ask(batch_label(owner))
+    for _ in range(20):
+        engine.step()
+    begun = len(engine.begun)
+    for client in ("key-ann", "addr-1"):
+        for _ in range(60):
+            engine.ask(client)
+    engine.until(lambda: sum(c in ("key-ann", "addr-1") for c in engine.clients(begun)) == 120)
+    assert sum(client.startswith("batch/") for client in engine.clients(begun)) <= 120 / 20
+    engine.until(lambda: len(engine.begun) == 420)
+
+
 def test_a_client_that_asks_one_at_a_time_is_next_every_time() -> None:
     engine = Slots(2)
     for _ in range(300):
@@ -164,6 +181,7 @@ def test_who_comes_back_is_owed_nothing_for_having_been_away() -> None:
 # ---- whatever comes -----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(30))
 def test_tokens_are_shared_by_weight_among_those_that_always_wait(seed: int) -> None:
     """As far as requests can be told apart: none is cut, and as many run as there are slots."""
@@ -226,6 +244,7 @@ class Adversary:
                     engine.rows.leave(sequence)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_that_others_send_keeps_a_client_waiting_beyond_its_turn(seed: int) -> None:
     """When it comes, each client that is there may be owed no more than what was running for others

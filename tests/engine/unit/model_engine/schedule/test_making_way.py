@@ -107,6 +107,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.pairs
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,6 +202,7 @@ def test_a_request_for_which_no_preemption_makes_enough_room_preempts_none() -> 
     engine.run()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_clients_that_send_much_do_not_preempt_each_other_for_ever(seed: int) -> None:
     """Each admission preempts few rows, and all ends: the engine does not compute the same rows

@@ -216,7 +216,7 @@ def test_same_tokens_after_another_prefix_are_not_shared() -> None:
     assert model.finished[1].num_cached_tokens == 0
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     prompts=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=12),
     num_blocks=st.integers(16, 40),

@@ -264,6 +264,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=examples(80), stateful_step_count=30, deadline=None
+    max_examples=examples(16, more=100), stateful_step_count=30, deadline=None
 )
 TestSchedulerUnderAnything = SchedulerMachine.TestCase

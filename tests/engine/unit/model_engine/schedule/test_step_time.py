@@ -156,7 +156,7 @@ def test_a_pause_between_requests_is_no_speed() -> None:
         device.scheduler.add(make_request(number, 1000, max_tokens=1))
         device.run()
         device.now += 3600.0
-    budget = device.scheduler._pace.prompt_budget(8192, device.now, Beside.OWN_ANSWERS)
+    budget = device.scheduler.pace.prompt_budget(8192, device.now, Beside.OWN_ANSWERS)
     assert budget == FIRST_TOKENS, "each prompt ended before a pause, so no speed is known"
 
 

@@ -1,8 +1,9 @@
 """Admission: whether the server takes more requests now; if not, why, and with which status.
 
-Two reasons to refuse: the engine does not serve (EngineLifecycle has the reason; 503), or too many
-requests wait for their first token already (`--max-waiting-requests`; 429). One client's requests
-that fill this bound leave others room beyond it. The input processor checks the request's content,
+Three reasons to refuse: the engine does not serve (EngineLifecycle has the reason; 503), too many
+requests wait for their first token already (`--max-waiting-requests`; 429), or the first token is
+expected after the request's deadline (429). One client's requests that fill the bound leave others
+room beyond it. The input processor checks the request's content,
 and the scheduler its blocks and slot. Called by AsyncLLMEngine before a prompt is tokenized and
 again after it.
 """
@@ -13,6 +14,8 @@ import asyncio
 from collections import Counter
 
 from atom.errors import RequestError
+from atom.images.image_memory import ImageMemory
+from atom.model_engine.front.admission.expectations import Expectations
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.request import group_of
@@ -25,14 +28,20 @@ class Admission:
         requests: OpenRequests,
         max_waiting: int,
         *,
+        expectations: Expectations | None = None,
         fair: bool = True,
+        images: ImageMemory | None = None,
     ) -> None:
-        """max_waiting: requests that may wait for their first token; 0 for any number. fair:
-        clients with few of them may add to more than that, to twice as many at the most."""
+        """max_waiting: requests that may wait for their first token; 0 for any number.
+        expectations: of their latencies; None if no request has a deadline. fair:
+        clients with few of them may add to more than that, to twice as many at the most. images:
+        requests that wait for memory for theirs wait for their first token, too."""
         self._lifecycle = lifecycle
         self._requests = requests
         self._max_waiting = max_waiting
+        self._expectations = expectations
         self._fair = fair
+        self._images = images
         self._held: Counter[str] = Counter()  # while the engine pauses, by group
 
     @property
@@ -40,11 +49,14 @@ class Admission:
         """Count requests that wait for a pause's end."""
         return self._held.total()
 
-    def check(self, count: int, client_id: str = "") -> None:
+    def check(self, count: int, client_id: str = "", deadline_seconds: float | None = None) -> None:
         """Refuse `count` more requests if they cannot be served, or would wait behind too many
-        others: their client can then try elsewhere. Raises `RequestError` or `EngineDeadError`."""
+        others or past their deadline: their client can then try elsewhere. Raises `RequestError`
+        or `EngineDeadError`."""
         self._lifecycle.check_serving()
-        waiting = self._requests.num_unanswered + self.num_held
+        if deadline_seconds is not None and self._expectations is not None:
+            self._expectations.check_deadline(count, deadline_seconds)
+        waiting = self._requests.num_unanswered + self._not_queued().total()
         if not self._max_waiting or waiting + count <= self._max_waiting:
             return
         if not self._fair or not self._has_room_beyond(waiting, count, client_id):
@@ -72,14 +84,18 @@ class Admission:
                 code="timeout",
             ) from None
         finally:
-            self._held[group] -= count
+            self._held -= Counter({group: count})  # keeps no group without any
 
     def _has_room_beyond(self, waiting: int, count: int, client_id: str) -> bool:
         """Return whether others fill the bound, and the client has less than half an equal part of
         it."""
         by_group = self._requests.unanswered_by_group
-        group = group_of(client_id)
-        groups = len({*by_group, *(+self._held), group})
+        group, held = group_of(client_id), self._not_queued()
+        groups = len({*by_group, *held, group})
         part = max(1, self._max_waiting // (2 * groups))
-        own = by_group.get(group, 0) + self._held[group]
+        own = by_group.get(group, 0) + held[group]
         return own + count <= part and waiting + count <= 2 * self._max_waiting
+
+    def _not_queued(self) -> Counter[str]:
+        """Count requests that wait for a pause's end, or for memory for their images, by group."""
+        return self._held if self._images is None else self._held + self._images.waiting
