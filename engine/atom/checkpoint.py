@@ -36,6 +36,7 @@ from atom.model_source.snapshot_folder import (
 )
 from atom.sizing.errors import SizingError
 from atom.sizing.quantization.config import PLAIN_MODULES
+from atom.sizing.quantization.modelopt import METHOD as MODELOPT
 from atom.sizing.stored_names import is_tied, tensor_reader
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 GENERATION_FILE = "generation_config.json"
+# The Model Optimizer's, beside a config.json that does not tell of the quantisation.
+MODELOPT_FILE = "hf_quant_config.json"
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -204,8 +207,21 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
     generation_file = path / GENERATION_FILE
     generation = read_json(generation_file) if generation_file.is_file() else {}
-    found = Checkpoint(path=path, config=read_json(config_file), generation_config=generation)
+    config = _with_modelopt(read_json(config_file), path / MODELOPT_FILE)
+    found = Checkpoint(path=path, config=config, generation_config=generation)
     return _as_files_say(found)
+
+
+def _with_modelopt(config: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the config with the quantisation that the file tells of, if its own does not."""
+    parts = [config, config.get("text_config")]
+    told = any(isinstance(part, dict) and part.get("quantization_config") for part in parts)
+    if told or not file.is_file():
+        return config
+    section = read_json(file, LISTING).get("quantization")
+    if not isinstance(section, dict) or not section.get("quant_algo"):
+        return config
+    return {**config, "quantization_config": {"quant_method": MODELOPT, **section}}
 
 
 def _as_files_say(checkpoint: Checkpoint) -> Checkpoint:

@@ -11,6 +11,7 @@ from hashlib import sha256
 
 KINDS = ("addr", "header", "key")
 ANONYMOUS_KIND = "addr"  # of an unauthenticated client
+BATCH_GROUP = "batch"  # of the requests of stored batches, before the slash of their label
 _DIGITS = 12  # of a hash: 48 bits, so that two of a million clients hardly ever share one
 _IPV6_SITE_BITS = 64  # one subscriber has all addresses of such a network
 
@@ -23,6 +24,17 @@ def client_label(kind: str, name: str) -> str:
 def key_label(name: str) -> str:
     """Make the label of a key by the name that its file gives it."""
     return f"key-{name}"
+
+
+def batch_label(owner: str) -> str:
+    """Make the label of the requests of an owner's batches, which are all of one group. owner: the
+    label of a key or of a header; empty without one."""
+    return f"{BATCH_GROUP}/{owner}"
+
+
+def owner_in(label: str) -> str:
+    """Return the client on whose behalf a request is computed: of a batch, its owner."""
+    return label.removeprefix(f"{BATCH_GROUP}/")
 
 
 def address_name(text: str) -> str:

@@ -27,7 +27,8 @@ class RequestError(AtomError):
     """A request cannot be served as asked; the server continues to run.
 
     `param` names the offending field of the request, `status` the HTTP status, `code` the word that
-    OpenAI's clients check, if there is one.
+    OpenAI's clients check, if there is one; `retry_after_seconds` when to try again, if that is
+    known.
     """
 
     def __init__(
@@ -37,11 +38,23 @@ class RequestError(AtomError):
         param: str | None = None,
         status: int = 400,
         code: str | None = None,
+        retry_after_seconds: int | None = None,
     ) -> None:
         super().__init__(message)
         self.param = param
         self.status = status
         self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+    def reworded(self, message: str, param: str | None) -> RequestError:
+        """Build the same refusal in other words, for an API with other names of its fields."""
+        return RequestError(
+            message,
+            param=param,
+            status=self.status,
+            code=self.code,
+            retry_after_seconds=self.retry_after_seconds,
+        )
 
 
 class EngineDeadError(AtomError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 # fmt: off
 FIRST_TOKEN_SECONDS = (
@@ -73,6 +74,32 @@ LOST, HANDED_OVER = "lost", "handed_over"
 REASON_SEPARATOR = ";"  # between a decode leg's result and its reason
 
 
+def _seconds_to_pages() -> Histogram:
+    return Histogram(FIRST_TOKEN_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferMetrics:
+    """Decode legs of one server's requests. legs: their number by "result;reason". tokens: under
+    "received". wait, handshake, copy: seconds of the legs that received KV pages."""
+
+    legs: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    wait: Histogram = field(default_factory=_seconds_to_pages)
+    handshake: Histogram = field(default_factory=_seconds_to_pages)
+    copy: Histogram = field(default_factory=_seconds_to_pages)
+
+    def record(self, outcome: tuple[str, str], tokens: int, seconds: Sequence[float]) -> None:
+        """Count a decode leg. outcome: its result and the reason; seconds: of the whole wait, the
+        handshake and the copy; empty if it waited for no pages."""
+        key = REASON_SEPARATOR.join(outcome)
+        self.legs[key] = self.legs.get(key, 0) + 1
+        if tokens:
+            self.tokens["received"] = self.tokens.get("received", 0) + tokens
+        for histogram, value in zip((self.wait, self.handshake, self.copy), seconds, strict=False):
+            histogram.observe(value)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """Waiting times and lengths of one server's requests, recorded by the output processor. queue:
@@ -86,11 +113,7 @@ class RequestMetrics:
     output_tokens: Histogram = field(default_factory=lambda: Histogram(LENGTH_TOKENS))
     finished: dict[str, int] = field(default_factory=dict)  # finish reason → requests
     continued: dict[str, int] = field(default_factory=dict)  # why → requests, each time one is
-    transfers: dict[str, int] = field(default_factory=dict)  # result;reason → decode legs
-    transferred: dict[str, int] = field(default_factory=dict)  # "tokens" → tokens received
-    transfer_wait: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
-    transfer_handshake: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
-    transfer_copy: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
+    transfers: TransferMetrics = field(default_factory=TransferMetrics)
 
     def record_continued(self, *, lost: bool) -> None:
         cause = LOST if lost else HANDED_OVER
@@ -101,33 +124,29 @@ class RequestMetrics:
         self.prompt_tokens.observe(prompt_tokens)
         self.output_tokens.observe(output_tokens)
 
-    def record_transfer(
-        self, outcome: tuple[str, str], tokens: int, seconds: Sequence[float]
-    ) -> None:
-        """Count a decode leg. outcome: its result and the reason; seconds: of the whole wait, the
-        handshake and the copy; empty if it waited for no pages."""
-        key = REASON_SEPARATOR.join(outcome)
-        self.transfers[key] = self.transfers.get(key, 0) + 1
-        if tokens:
-            self.transferred["tokens"] = self.transferred.get("tokens", 0) + tokens
-        histograms = (self.transfer_wait, self.transfer_handshake, self.transfer_copy)
-        for histogram, value in zip(histograms, seconds, strict=False):
-            histogram.observe(value)
-
 
 def merge_metrics(parts: Sequence[RequestMetrics]) -> RequestMetrics:
     """Return the sum of several processes' metrics."""
     merged = RequestMetrics()
     for part in parts:
-        for name in (each.name for each in fields(RequestMetrics)):
-            _add(getattr(merged, name), getattr(part, name))
+        _add_fields(merged, part)
     return merged
 
 
-def _add(total: Histogram | dict[str, int], part: Histogram | dict[str, int]) -> None:
+def _add_fields(total: Any, part: Any) -> None:
+    for name in (each.name for each in fields(total)):
+        _add(getattr(total, name), getattr(part, name))
+
+
+def _add(total: _Figures, part: _Figures) -> None:
     if isinstance(total, Histogram) and isinstance(part, Histogram):
         total.counts = [ours + more for ours, more in zip(total.counts, part.counts, strict=True)]
         total.total += part.total
     elif isinstance(total, dict) and isinstance(part, dict):
         for reason, count in part.items():
             total[reason] = total.get(reason, 0) + count
+    else:
+        _add_fields(total, part)
+
+
+_Figures = Histogram | dict[str, int] | TransferMetrics

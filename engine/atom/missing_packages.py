@@ -13,6 +13,8 @@ _EXTRAS = {
     "tiktoken": "conversion",
     "opentelemetry": "otel",
     "obstore": "s3",
+    "nixl_cu12": "nixl",
+    "lm_eval": "evaluation",
 }
 _OWN = frozenset({"", "atom", "atom_operator", "atom_nvidia"})
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from atom.entrypoints.swap.shared_device import Sharing
 from atom.entrypoints.swap.swap_policy import SwapRule
 from tests.engine.swap.models_yaml import models_in, write_models
 from tests.engine.tool_calls.echo import CHAT, TOOLS, echoing
-from tests.support.browser import Opened, opened
+from tests.support.browser import opened
+from tests.support.console_page import bound_tokens, console_of, send
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.server.http_app import AppRig, serve_app
 from tests.support.server.server_process import server_process
@@ -35,27 +38,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[AppRig]:
         yield rig
 
 
-@contextlib.asynccontextmanager
-async def console_of(rig: AppRig, **context: object) -> AsyncIterator[Opened]:
-    """The page, which at the end has asked no other server and broken none of its rules."""
-    async with opened(f"{rig.url}/", **context) as found:
-        yield found
-        assert all(address.startswith(rig.url) for address in found.addresses), found.addresses
-        assert found.faults == []
-
-
-async def send(found: Opened, text: str) -> Locator:
-    """Sends by keyboard, and returns the conversation."""
-    message = found.page.get_by_role("textbox", name="Message", exact=True)
-    await message.fill(text)
-    await message.press("Enter")
-    return found.page.get_by_role("log", name="Conversation")
-
-
-async def bound_tokens(found: Opened, tokens: int) -> None:
-    await found.page.get_by_role("spinbutton", name="Max tokens").fill(str(tokens))
-
-
 async def test_a_model_answers_and_the_engine_shows_it(tmp_path: Path) -> None:
     with server_process(MODEL, tmp_path / "log") as server:
         server.wait_ready()
@@ -69,9 +51,49 @@ async def test_a_model_answers_and_the_engine_shows_it(tmp_path: Path) -> None:
             # 26 tokens of 65,536 blocks: idle again, and a time to first token of the last minute.
             await expect(engine).to_contain_text("Running0Waiting0")
             await expect(engine).to_contain_text(r"ms")
+            speed = engine.get_by_role("img", name="Tokens a second since")
+            await expect(speed).to_have_accessible_name(re.compile(r"now .*, at most [1-9]"))
+            await expect(engine.get_by_role("img", name="Requests since")).to_be_visible()
+            await expect(engine.locator(".chart .axis").first).to_contain_text("ago")
             rows = page.get_by_role("table", name="Sequences that run at once, by their length")
             assert await rows.get_by_role("row").count() > 1
             assert found.faults == []
+
+
+def metrics_at(reading: int) -> str:
+    """Counters of a server with tiers and drafts, as they grow from one reading to the next."""
+    values = {
+        "kv_cache_blocks_used": 50,
+        "kv_cache_blocks_total": 100,
+        'kv_offload_usage_ratio{model_name="tiny",tier="host"}': 0.25,
+        'kv_offload_usage_ratio{model_name="tiny",tier="disk"}': 0.125,
+        "prefix_cache_cached_tokens_total": 80 * reading,
+        "prefix_cache_full_tokens_total": 100 * reading,
+        "spec_decode_num_draft_tokens_total": 40 * reading,
+        "spec_decode_num_accepted_tokens_total": 30 * reading,
+    }
+    return "".join(f"atom:{name} {value}\n" for name, value in values.items())
+
+
+async def test_charts_show_tiers_hits_and_drafts_where_the_server_has_them(rig: AppRig) -> None:
+    async with console_of(rig) as found:
+        page = found.page
+
+        def chart(name: str) -> Locator:
+            return page.get_by_role("img", name=f"{name} since")
+
+        await expect(chart("KV cache used")).to_have_accessible_name(re.compile(r"now 0\.0 %, at"))
+        await expect(chart("Prefix-cache hits")).to_have_accessible_name(re.compile("now –"))
+        await expect(chart("Drafts kept")).to_have_count(0)
+        readings = itertools.count()
+        await page.route("**/metrics", lambda each: each.fulfill(body=metrics_at(next(readings))))
+        await expect(chart("KV cache used")).to_have_accessible_name(
+            re.compile("now device 50 %, host 25 %, disk 13 %, at most 50 %")
+        )
+        await expect(chart("Prefix-cache hits")).to_have_accessible_name(re.compile("now 80 %"))
+        await expect(chart("Drafts kept")).to_have_accessible_name(re.compile("now 75 %"))
+        lines = page.locator(".chart").filter(has_text="KV cache used").locator("polyline")
+        await expect(lines).to_have_count(3)
 
 
 @contextlib.asynccontextmanager
@@ -234,6 +256,8 @@ async def test_a_refusal_is_told_and_the_text_can_be_sent_again(rig: AppRig) -> 
         await expect(log.get_by_role("alert")).to_contain_text("top_p")
         message = found.page.get_by_role("textbox", name="Message", exact=True)
         await expect(message).to_have_value("hello")
+        kept = found.page.get_by_role("list", name="Kept conversations").get_by_role("listitem")
+        await expect(kept).to_have_count(0)
 
 
 async def test_the_key_is_asked_for_and_a_wrong_one_is_told(tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ from starlette.types import ASGIApp
 
 import atom
 from atom.entrypoints.anthropic.answers import ModelInfo
-from atom.entrypoints.anthropic.errors import AnthropicErrors, speaks_anthropic
+from atom.entrypoints.anthropic.errors import anthropic_send, speaks_anthropic
 from atom.entrypoints.anthropic.models import model_info, model_page
 from atom.entrypoints.anthropic.serving_messages import DOCUMENTED as DOCUMENTED_MESSAGES
 from atom.entrypoints.anthropic.serving_messages import MESSAGES, message_routes
 from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_pages
 from atom.entrypoints.console.console_routes import console_routes
+from atom.entrypoints.console.mcp_hosts import DEFAULT_HOSTS
 from atom.entrypoints.control.control_routes import control_routes
 from atom.entrypoints.control.lora_adapters import LORA_DOCUMENTED, lora_routes
 from atom.entrypoints.control.weights import WEIGHTS_DOCUMENTED, weights_routes
@@ -36,7 +37,7 @@ from atom.entrypoints.handover.continue_route import continue_handler, continue_
 from atom.entrypoints.handover.token_frames import PATH as CONTINUE_PATH
 from atom.entrypoints.http.access import AccessKeys, ApiKeyCheck
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
-from atom.entrypoints.http.errors import http_error, response_for, shortened
+from atom.entrypoints.http.errors import DialectErrors, http_error, response_for, shortened
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.meant_address import meant_address
 from atom.entrypoints.http.response_headers import (
@@ -45,9 +46,16 @@ from atom.entrypoints.http.response_headers import (
     ResponseHeaders,
 )
 from atom.entrypoints.http.root_path import RootPath
+from atom.entrypoints.metrics.collector import metrics_routes
+from atom.entrypoints.ollama.dialect import OLLAMA
+from atom.entrypoints.ollama.routes import (
+    OLLAMA_DOCUMENTED,
+    ollama_list_routes,
+    ollama_routes,
+    ollama_send,
+)
 from atom.entrypoints.openai.generation import DIALECTS, generation_handlers
 from atom.entrypoints.openai.health import health_routes
-from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_bodies
 from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState, not_served
@@ -57,12 +65,17 @@ from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers
 from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.responses.stored_routes import responses_routes
 from atom.entrypoints.startup.supported_endpoints import CHAT, COMPLETIONS
+from atom.entrypoints.stored_batches.routes import BATCH_DOCUMENTED, batch_routes
+from atom.entrypoints.stored_batches.service import BatchService
 from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.token_in_token_out.render import TOKENS_DOCUMENTED, render_routes
 from atom.errors import AtomError
+from atom.model_engine.front.engine_lifecycle import EngineState
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
+
+    from atom.entrypoints.recording.load_recorder import LoadRecorder
 
 _LISTED = "/openapi.json lists the addresses of this server"
 ModelName = Annotated[str, Path(description="A name of the served model.")]
@@ -76,13 +89,18 @@ def build_app(
     root_path: str = "",
     responses: ResponseStore | None = None,
     console: bool = True,
+    mcp_hosts: Sequence[str] = DEFAULT_HOSTS,
     shows_tokenizer: bool = False,
+    batches: BatchService | None = None,
     tracer: Tracer | None = None,
+    recorder: LoadRecorder | None = None,
 ) -> ASGIApp:
     """Build the ASGI app with all routes. allowed_origins: of web pages that browsers let call this
     server; "*" for all. root_path: a prefix under which a proxy shows it. responses: their store.
-    console: whether there is a page for browsers at /. shows_tokenizer: whether /tokenizer_info
-    answers. tracer: makes a span of each request that generates."""
+    console: whether there is a page for browsers at /. mcp_hosts: that this page may call, as
+    `mcp_host` parses them. shows_tokenizer: whether /tokenizer_info answers. batches: stored ones,
+    which this app then answers; None for none. tracer: makes a span of each request that generates.
+    recorder: records each of them."""
     keys = AccessKeys() if keys is None else keys
     routes = build_routes(
         state,
@@ -91,9 +109,17 @@ def build_app(
         root_path=root_path,
         responses=responses,
         console=console,
+        mcp_hosts=mcp_hosts,
         shows_tokenizer=shows_tokenizer,
+        batches=batches,
         tracer=tracer,
+        recorder=recorder,
     )
+    if batches is not None:
+        batches.serve_through(
+            Layers(AccessKeys()).around(routes, is_ending=lambda: state.is_ending),
+            lambda: state.status.state is EngineState.READY,
+        )
     layers = Layers(keys, allowed_origins, root_path)
     return layers.around(routes, is_ending=lambda: state.is_ending)
 
@@ -106,8 +132,11 @@ def build_routes(
     root_path: str = "",
     responses: ResponseStore | None = None,
     console: bool = True,
+    mcp_hosts: Sequence[str] = DEFAULT_HOSTS,
     shows_tokenizer: bool = False,
+    batches: BatchService | None = None,
     tracer: Tracer | None = None,
+    recorder: LoadRecorder | None = None,
 ) -> ASGIApp:
     """Build the routes of a model's server, without the layers around them. needs_key: as its
     document states; takes_handovers: other replicas' answers may continue here; the others as for
@@ -124,42 +153,55 @@ def build_routes(
         generate_unique_id_function=lambda route: route.name,
     )
     add_docs_pages(app)
-    handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES, GENERATE))
+    handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES, GENERATE, *OLLAMA))
     stored = ResponseStore() if responses is None else responses
     handlers |= responses_handlers(app, state, stored)
     add_model_routes(app, (state,))
     app.include_router(responses_routes(state, stored))
     app.include_router(health_routes(state))
-    app.include_router(metrics_routes(state))
+    app.include_router(metrics_routes(state, batches))
     app.include_router(token_routes(state, shows_tokenizer=shows_tokenizer))
     app.include_router(message_routes(state))
+    app.include_router(ollama_routes(state))
+    app.include_router(ollama_list_routes((state,)))
     app.include_router(control_routes(state))
     app.include_router(lora_routes(state))
     app.include_router(weights_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
+    app.include_router(batch_routes(state, batches))
     if takes_handovers:
         app.include_router(continue_routes(state))
         handlers[CONTINUE_PATH] = continue_handler(state)
-    app.include_router(console_routes(shown=console))
+    app.include_router(console_routes(shown=console, mcp_hosts=mcp_hosts))
     add_error_handlers(app)
     facts = DocumentFacts(needs_key, state.names_now)
     beside = (
+        BATCH_DOCUMENTED,
         DOCUMENTED,
         DOCUMENTED_MESSAGES,
         LORA_DOCUMENTED,
+        OLLAMA_DOCUMENTED,
         POOLING_DOCUMENTED,
         TOKENS_DOCUMENTED,
         WEIGHTS_DOCUMENTED,
     )
     document_bodies(app, facts, *beside)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
-    inner: ASGIApp = Dispatch(app, endpoints)
+    return _observed(Dispatch(app, endpoints), tracer, recorder)
+
+
+def _observed(app: ASGIApp, tracer: Tracer | None, recorder: LoadRecorder | None) -> ASGIApp:
+    """Put the layers around the routes through which requests are traced and recorded."""
+    if recorder is not None:
+        from atom.entrypoints.recording.recorded_requests import RecordedRequests
+
+        app = RecordedRequests(app, recorder)
     if tracer is not None:
         from atom.entrypoints.tracing.traced_requests import TracedRequests
 
-        inner = TracedRequests(inner, tracer)
-    return inner
+        app = TracedRequests(app, tracer)
+    return app
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +215,8 @@ class Layers:
 
     def around(self, inner: ASGIApp, is_ending: Callable[[], bool]) -> ASGIApp:
         """Wrap an app in the layers. is_ending: whether it takes no more requests."""
-        checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, self.keys))
+        keyed = ApiKeyCheck(inner, self.keys)
+        checked: ASGIApp = DialectErrors(keyed, (ollama_send, anthropic_send))
         if self.allowed_origins:
             # Before the key: browsers ask without it whether they may send it.
             checked = CORSMiddleware(
@@ -211,6 +254,7 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
             max_model_len=model.max_model_len,
             vocab_size=model.vocab_size,
             supported_endpoints=list(state.offer(engine).endpoints),
+            input_modalities=["text"] if engine.images is None else ["text", "image"],
             weight_version=engine.pauses.weights_version,
         )
 
@@ -225,6 +269,7 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
         max_model_len=32768,
         vocab_size=151936,
         supported_endpoints=[CHAT, COMPLETIONS],
+        input_modalities=["text"],
     )
 
     @app.get(

@@ -1,5 +1,5 @@
-"""`atom`: serve, generate, batch, bench, advise, replay, preflight, completion. Parses,
-dispatches, and makes errors one line each.
+"""`atom`: serve, chat, generate, batch, evaluate, bench, advise, replay, preflight, completion.
+Parses, dispatches, and makes errors one line each.
 
 Torch-free and quick to import: what a command needs is imported when it runs.
 """
@@ -16,6 +16,8 @@ import atom
 from atom.entrypoints.advise import add_advise_arguments, run_advise
 from atom.entrypoints.batch import add_batch_arguments, run_batch
 from atom.entrypoints.bench import add_bench_commands
+from atom.entrypoints.chat import add_chat_arguments, run_chat
+from atom.entrypoints.evaluate import add_evaluate_arguments, run_evaluate
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
 from atom.entrypoints.process.logs import print_error
@@ -85,6 +87,11 @@ def build_parser() -> argparse.ArgumentParser:
     add_log_level(serve, "info")
     serve.set_defaults(run=run_serve)
 
+    chat = commands.add_parser("chat", help="talk to a model or a server in the terminal")
+    add_chat_arguments(chat)
+    add_log_level(chat, "warning")
+    chat.set_defaults(run=run_chat)
+
     generate = commands.add_parser("generate", help="answer prompts offline, on stdout")
     add_generate_arguments(generate)
     add_log_level(generate, "warning")
@@ -94,6 +101,11 @@ def build_parser() -> argparse.ArgumentParser:
     add_batch_arguments(batch)
     add_log_level(batch, "warning")
     batch.set_defaults(run=run_batch)
+
+    evaluate = commands.add_parser("evaluate", help="score a model by lm-evaluation-harness")
+    add_evaluate_arguments(evaluate)
+    add_log_level(evaluate, "warning")
+    evaluate.set_defaults(run=run_evaluate)
 
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):

@@ -15,9 +15,10 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from atom.checkpoint import open_checkpoint
+from atom.checkpoint import MODELOPT_FILE, open_checkpoint
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.process.logs import print_error
 from atom.entrypoints.process.process_conduct import (
@@ -57,20 +58,33 @@ def read_config(model: str, revision: str | None) -> dict[str, object]:
     if folder.exists() or folder.is_absolute():
         return open_checkpoint(folder).config
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
 
     with tempfile.TemporaryDirectory() as temporary:
         try:
             hf_hub_download(model, "config.json", revision=revision, local_dir=temporary)
         except Exception as error:  # the hub client raises many unrelated types
             raise hub_error(model, revision or "main", error) from error
+        if not _tells_format(Path(temporary)):
+            with suppress(EntryNotFoundError):  # few repositories have it
+                hf_hub_download(model, MODELOPT_FILE, revision=revision, local_dir=temporary)
         return open_checkpoint(Path(temporary)).config
 
 
 def _config_of_bucket(model: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "config.json"
-        file.write_bytes(S3Source(model).read(model, file.name))
+        source = S3Source(model)
+        file.write_bytes(source.read(model, file.name))
+        if not _tells_format(file.parent):
+            with suppress(ModelError):  # few folders have it
+                file.with_name(MODELOPT_FILE).write_bytes(source.read(model, MODELOPT_FILE))
         return open_checkpoint(file.parent).config
+
+
+def _tells_format(folder: Path) -> bool:
+    """Return whether a config.json tells of a quantisation."""
+    return "quantization_config" in (folder / "config.json").read_text("utf-8", errors="replace")
 
 
 def pack(config: dict[str, object]) -> str:

@@ -16,15 +16,17 @@ from atom.entrypoints.flags.engine_args import (
     config_from_args,
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
-from atom.entrypoints.handover.least_tokens import DEFAULT_LEAST_TOKENS
 from atom.entrypoints.http.client_url import server_url
 from atom.entrypoints.process.logs import configure_logging
+from atom.entrypoints.recording.record_options import add_record_flags
 from atom.entrypoints.serve_options import HTTP_PORT, models_of, server_options, sharing_of
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags
 from atom.entrypoints.server_parts import LimitOptions, ListenOptions
+from atom.entrypoints.stored_batches.batch_options import add_batch_flags
 from atom.entrypoints.swap.swap_policy import SwapRule
 from atom.entrypoints.tracing.trace_flags import add_trace_flags
-from atom.sizing.options.flag_values import json_object, number, whole_number
+from atom.sizing.options.flag_values import count_up_to, json_object, number, whole_number
+from atom.sizing.options.least_tokens import DEFAULT_LEAST_TOKENS
 
 _LISTEN, _LIMITS, _RULE = ListenOptions(), LimitOptions(), SwapRule()
 _EXAMPLES = (
@@ -66,7 +68,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--server-port", type=_port, default=None, help="upstream's name of --port")
     add(
         "--api-server-count",
-        type=_count,
+        type=count_up_to(_MOST_API_SERVERS),
         default=_LISTEN.api_servers,
         help="HTTP processes on the one port, for more requests than one can handle",
     )
@@ -172,7 +174,9 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_access_flags(group)
     add_trace_flags(group)
+    add_record_flags(group)
     _add_models_flags(parser.add_argument_group("several models"))
+    add_batch_flags(parser.add_argument_group("stored batches"))
     add_tls_flags(parser.add_argument_group("TLS"))
     add_parser_flags(parser)
 
@@ -273,13 +277,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; use 0 to 65535")
     return int(text)
-
-
-def _count(text: str) -> int:
-    count = whole_number(text)
-    if not 1 <= count <= _MOST_API_SERVERS:
-        raise argparse.ArgumentTypeError(f"{count} is not within 1 to {_MOST_API_SERVERS}")
-    return count
 
 
 def _mebibytes(text: str) -> int:

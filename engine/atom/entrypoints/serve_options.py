@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 from atom.entrypoints.flags.engine_args import options_from_args
 from atom.entrypoints.http.access_options import access_options
 from atom.entrypoints.http.api_key import read_api_keys, read_key_file
-from atom.entrypoints.server_args import media_rules, tls_files
+from atom.entrypoints.recording.record_options import record_options
+from atom.entrypoints.server_args import mcp_hosts, media_rules, tls_files
 from atom.entrypoints.server_parts import (
     ChatOptions,
     ClientOptions,
     LimitOptions,
     ListenOptions,
+    ObserveOptions,
     PeerOptions,
 )
+from atom.entrypoints.stored_batches.batch_options import batch_options
 from atom.entrypoints.swap.models_file import check_names, check_shares, read_models_file
 from atom.entrypoints.swap.shared_device import Sharing, SharingModel
 from atom.entrypoints.swap.swap_policy import SwapRule
@@ -66,6 +69,11 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
                 f"--worker-urls: the models of {file} share a device, and a server with workers "
                 "has none; leave it out"
             )
+        if options.observe.record.file is not None:
+            raise ConfigError(
+                f"--record: the requests of {file} are of several models; leave it out, and record "
+                f"the server of one model"
+            )
         if options.engine.sleep.idle_seconds is not None:
             raise ConfigError(
                 f"--sleep-idle-seconds: the models of {file} sleep for each other; leave it out"
@@ -105,8 +113,13 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             "--handover-url: answers are handed over by servers of one HTTP process; leave out "
             "--api-server-count, or the URL"
         )
+    if args.batch_dir is not None and args.api_server_count > 1:
+        raise ConfigError(
+            "--batch-dir: batches are kept by servers of one HTTP process; leave out "
+            "--api-server-count, or the folder"
+        )
     if args.worker_urls:
-        _check_beside_workers(args)
+        check_beside_workers(args)
     engine = options_from_args(args)
     if args.lora_modules_file is not None:
         engine = _with_followed_adapters(args, engine)
@@ -125,6 +138,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             reader_timeout_seconds=args.reader_timeout_seconds or None,
             body_memory_bytes=args.body_memory_mib * 2**20,
             responses_store_bytes=args.responses_store_mib * 2**20,
+            batches=batch_options(args),
         ),
         peers=PeerOptions(
             handover_url=args.handover_url,
@@ -137,10 +151,13 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             fairness_header=args.fairness_header,
         ),
         access=access_options(args, os.environ),
+        observe=ObserveOptions(
+            otlp_traces_endpoint=traces_endpoint(args.otlp_traces_endpoint, os.environ),
+            record=record_options(args),
+        ),
         drain_seconds=args.drain_seconds,
         startup_budget_seconds=args.startup_budget_seconds or None,
         lora_modules_file=args.lora_modules_file,
-        otlp_traces_endpoint=traces_endpoint(args.otlp_traces_endpoint, os.environ),
         verbose=args.verbose,
         served_names=tuple(args.served_model_name or ()),
     )
@@ -157,11 +174,12 @@ def _listen_options(args: argparse.Namespace) -> ListenOptions:
         root_path=args.root_path,
         allowed_origins=tuple(each for given in args.allowed_origins for each in given),
         console=not args.disable_console,
+        mcp_hosts=mcp_hosts(args),
         shows_tokenizer=args.enable_tokenizer_info_endpoint,
     )
 
 
-def _check_beside_workers(args: argparse.Namespace) -> None:
+def check_beside_workers(args: argparse.Namespace) -> None:
     """Raise `ConfigError` for options that a server without an engine does not support."""
     refused = {
         "--handover-url": args.handover_url is not None,

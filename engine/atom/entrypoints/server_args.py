@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from atom.entrypoints.console.mcp_hosts import DEFAULT_HOSTS, NONE, mcp_host
 from atom.entrypoints.http.api_key import (
     ADMIN_KEY_VARIABLE,
     API_KEY_VARIABLE,
@@ -133,7 +134,17 @@ def add_access_flags(group: Any) -> None:
         action="store_true",
         help="omit the page at /, with a chat and the engine's figures (default: there is one)",
     )
-
+    add(
+        "--page-mcp-hosts",
+        type=mcp_host,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="ORIGIN",
+        help="MCP servers that readers of this page may add to their chats, such as "
+        "https://tools.example.com; loopback for those of the reader's own machine, * for all, "
+        f"none for none (default: {' '.join(DEFAULT_HOSTS)})",
+    )
     add(
         "--enable-tokenizer-info-endpoint",
         action=argparse.BooleanOptionalAction,
@@ -193,6 +204,22 @@ def origins(text: str) -> list[str]:
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"is no JSON list ({error}): {text!r}") from error
     return [_origin(each) for each in found]
+
+
+def mcp_hosts(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the MCP servers that the page may call. Raises `ConfigError` for none and some."""
+    given: tuple[str, ...] = tuple(args.page_mcp_hosts)
+    if NONE in given and set(given) != {NONE}:
+        raise ConfigError(
+            f"--page-mcp-hosts {' '.join(given)}: {NONE} allows no server; leave it out, or the "
+            f"others"
+        )
+    if given and args.disable_console:
+        raise ConfigError(
+            "--page-mcp-hosts is about the page that --disable-console removes; leave one of them "
+            "out"
+        )
+    return given or DEFAULT_HOSTS
 
 
 def media_domains(text: str) -> list[str]:

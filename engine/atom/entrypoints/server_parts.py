@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from atom.answer_parsing.tool_parsers import AUTO
-from atom.entrypoints.handover.least_tokens import DEFAULT_LEAST_TOKENS
+from atom.entrypoints.console.mcp_hosts import DEFAULT_HOSTS
 from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
+from atom.entrypoints.recording.record_options import RecordOptions
 from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
+from atom.entrypoints.stored_batches.batch_options import BatchOptions
 from atom.images.media_rules import MediaRules
+from atom.sizing.options.least_tokens import DEFAULT_LEAST_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,8 @@ class ListenOptions:
     """Configure the port. api_servers: HTTP processes on it. keep_alive_seconds: longer than
     clients keep an idle connection (5 to 60 s), which they would otherwise find closed at its next
     use. allowed_origins: of web pages whose requests browsers let through. root_path: prefix under
-    which a proxy shows it. console: a page for browsers at /. shows_tokenizer: /tokenizer_info
-    answers."""
+    which a proxy shows it. console: a page for browsers at /. mcp_hosts: that the page may
+    call. shows_tokenizer: /tokenizer_info answers."""
 
     host: str = "0.0.0.0"
     port: int = 8000
@@ -35,6 +38,7 @@ class ListenOptions:
     root_path: str = ""
     allowed_origins: tuple[str, ...] = ()
     console: bool = True
+    mcp_hosts: tuple[str, ...] = DEFAULT_HOSTS
     shows_tokenizer: bool = False
 
 
@@ -55,12 +59,13 @@ class ChatOptions:
 class LimitOptions:
     """Bound time and memory; None for no bound of time. body_memory_bytes: for the bodies of
     requests that are being read, in each process; 0 for no bound. responses_store_bytes: for stored
-    responses, if one process serves alone; 0 to store none."""
+    responses, if one process serves alone; 0 to store none. batches: stored ones."""
 
     request_timeout_seconds: float | None = None
     reader_timeout_seconds: float | None = 60.0
     body_memory_bytes: int = DEFAULT_BYTES
     responses_store_bytes: int = STORE_BYTES
+    batches: BatchOptions = field(default_factory=BatchOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,15 @@ class PeerOptions:
     handover_url: str | None = None
     worker_urls: tuple[str, ...] = ()
     prefill_least_tokens: int = DEFAULT_LEAST_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions:
+    """Configure the records of requests. otlp_traces_endpoint: URL that spans of requests are sent
+    to; None for no spans. record: of the load, to a file."""
+
+    otlp_traces_endpoint: str | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf
 from atom.model_loader.gguf_shard import GgufShard
-from atom.model_ops.placement import Placement
+from atom.model_ops.placement import FLOATS, Placement
 from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.stored_names import names_of, tensor_reader
 from atom.sizing.text_part import encoder_name, text_part
@@ -45,7 +45,7 @@ _COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")
 # Unused tensors of quantised matrices: scales of activations and of a cache, which are computed
 # here for each token; the order of inputs if it is the natural one; shapes.
 _BESIDE_QUANTISED = re.compile(
-    r"\.(input_scale|input_scale_ub|activation_scale|output_scale|k_scale|v_scale|q_scale|"
+    r"\.(input_scale|input_scale_ub|input_global_scale|activation_scale|output_scale|k_scale|v_scale|q_scale|"
     r"g_idx|weight_g_idx|weight_shape)$"
 )
 _ORDER = re.compile(r"\.(weight_)?g_idx$")
@@ -53,11 +53,22 @@ _HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
+class StoredAt:
+    """The place of a tensor: a file, and the tensor's name there."""
+
+    file: Path
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The reads of each file: the placements of each of its tensors. total_bytes: of all files."""
+    """The reads of each file: the placements of each of its tensors. total_bytes: of all files.
+    companions: by the model's names, the places of tensors that are read together with others,
+    which may be in other files."""
 
     files: dict[Path, dict[str, list[Placement]]]
     total_bytes: int
+    companions: dict[str, StoredAt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +88,12 @@ def plan_load(
 ) -> LoadPlan:
     """Match the model's parameters with the tensors in the checkpoint's files. unused: name
     prefixes, up to a dot, of tensors that the model may leave unread. Raises `ModelError`."""
-    by_name: dict[str, list[Placement]] = {}
-    fills: dict[str, list[str]] = {}  # of a tensor: the parameters that it fills
-    for placement in wanted:
-        for choice in placement.choices:
-            for name in choice.names:
-                by_name.setdefault(name, []).append(choice)
-                fills.setdefault(name, []).append(placement.name)
+    by_name, fills = _wanted_tensors(wanted)
+    beside = {name for each in wanted for other in each.companions for name in other.names}
     files: dict[Path, dict[str, list[Placement]]] = {}
+    companions: dict[str, StoredAt] = {}
     left_over: dict[str, Header] = {}
-    missing = dict.fromkeys(placement.name for placement in wanted)
+    missing = dict.fromkeys(name for names in fills.values() for name in names)
     others: list[str] = []
     encoders = any(encoder_name(each.name) for each in wanted)
     for stored in _headers(checkpoint, encoders=encoders):
@@ -97,9 +104,13 @@ def plan_load(
             left_over[header.name] = header
         else:
             first = by_name[header.name][0]
+            _refuse_quantised_head(header)
             _check_shape(header, first)
             _check_dtype(header, first)
-            files.setdefault(header.file, {})[header.stored_name] = by_name[header.name]
+            if header.name in beside:
+                companions[header.name] = StoredAt(header.file, header.stored_name)
+            else:
+                files.setdefault(header.file, {})[header.stored_name] = by_name[header.name]
             for name in fills[header.name]:
                 missing.pop(name, None)
     _say_skipped(checkpoint, "parts that are no text", others)
@@ -110,7 +121,25 @@ def plan_load(
         del left_over[name]
     _check_complete(list(missing), list(left_over), _HEAD in by_name, checkpoint)
     _check_input_order([header for name, header in left_over.items() if _ORDER.search(name)])
-    return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
+    total_bytes = sum(placement.target.nbytes for placement in wanted) or 1
+    return LoadPlan(files, total_bytes, companions)
+
+
+def _wanted_tensors(
+    wanted: Sequence[Placement],
+) -> tuple[dict[str, list[Placement]], dict[str, list[str]]]:
+    """Return, by the name of a tensor, its placements and the parameters that it fills: a companion
+    fills one of its own name."""
+    by_name: dict[str, list[Placement]] = {}
+    fills: dict[str, list[str]] = {}
+    for placement in wanted:
+        filled = [(choice, placement.name) for choice in placement.choices]
+        filled += [(other, other.name) for other in placement.companions]
+        for choice, parameter in filled:
+            for name in choice.names:
+                by_name.setdefault(name, []).append(choice)
+                fills.setdefault(name, []).append(parameter)
+    return by_name, fills
 
 
 def _with_model_prefix(header: Header, wanted: Container[str]) -> Header:
@@ -186,6 +215,15 @@ def opened(file: Path) -> Any:
         raise ModelError(
             f"{file}: is truncated or not a safetensors file ({error}); copy or download it again"
         ) from error
+
+
+def _refuse_quantised_head(found: Header) -> None:
+    if found.name == _HEAD and _DTYPES.get(found.dtype) not in FLOATS:
+        raise ModelError(
+            f"{found.file}: {found.stored_name} is quantised ({found.dtype}), which is not "
+            "supported of a head; use a checkpoint that leaves lm_head plain, as one whose "
+            "quantization_config names it among the ignored modules"
+        )
 
 
 def _check_shape(found: Header, placement: Placement) -> None:

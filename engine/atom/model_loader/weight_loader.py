@@ -4,8 +4,8 @@ The model states the source of each part of its parameters (`Placement`). The pl
 with the checkpoint's tensors before any data is read (load_plan.py). Then each file is opened once,
 and this rank's part of each tensor is read. Safetensors files are memory-mapped, so memory holds no
 second copy of the checkpoint; GGUF files are read some rows at a time (gguf_shard.py). Several
-parts of a file are read concurrently, but files one after the other, so at most one file is mapped.
-Called by ModelRunner.
+parts of a file are read concurrently, but files one after the other, so at most one file is mapped,
+and those that have the scales of its matrices (other_files.py). Called by ModelRunner.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
 from atom.model_loader.gguf_shard import GgufShard
 from atom.model_loader.load_plan import dtype_of, opened, plan_load
+from atom.model_loader.other_files import OtherFiles
 from atom.model_loader.staged_file import StagedFile, StagedTensor
 from atom.model_ops.placement import FLOATS, Placement
 
@@ -67,10 +68,11 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
         with (
             opened(file) as shard,
             _staged(file, shard, wanted) as staged,
+            OtherFiles(plan.companions, file, shard) as others,
             ThreadPoolExecutor(_READERS, "read-weights") as readers,
         ):
             wanted_of_file = [
-                _Part(file, shard, name, placement, staged)
+                _Part(file, shard, name, placement, staged, others)
                 for name, placements in tensors.items()
                 for placement in placements
             ]
@@ -107,13 +109,21 @@ def placements_of(model: PlacedModel) -> list[Placement]:
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Name a part of a tensor of an open file. staged: the file once more, for tensors that go to a
-    GPU as they are."""
+    GPU as they are; others: the files of the tensors that are read together with it."""
 
     file: Path
     shard: Any
     name: str
     placement: Placement
     staged: StagedFile | None = None
+    others: OtherFiles | None = None
+
+    def companions(self) -> list[torch.Tensor]:
+        """Read the parts of the tensors that the placement needs beside its own."""
+        if self.others is None:
+            return []
+        places = [(self.others.place(each.names), each) for each in self.placement.companions]
+        return [_read(self.others.opened(at.file), at.name, each) for at, each in places]
 
 
 @contextmanager
@@ -135,6 +145,7 @@ def _fill(wanted: _Part) -> int:
             part, sample = staged.whole, staged.sample
         else:
             part = sample = _read(wanted.shard, wanted.name, wanted.placement)
+        companions = wanted.companions()
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{wanted.file}: {wanted.name} cannot be read ({error}), although its header is whole; "
@@ -142,7 +153,7 @@ def _fill(wanted: _Part) -> int:
         ) from error
     with torch.inference_mode():
         _refuse_no_numbers(wanted, sample)
-        wanted.placement.fill(part)
+        wanted.placement.fill(part, *companions)
     return wanted.placement.target.nbytes
 
 

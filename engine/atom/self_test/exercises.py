@@ -13,13 +13,11 @@ from dataclasses import replace
 
 import torch
 
+from atom.model_ops.activations import Activation, ClampedSwiGLU, Gating
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
-    Activation,
-    ClampedSwiGLU,
     ExpertsWeight,
-    Gating,
     LinearWeight,
     NormWeight,
     RouterWeight,

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from atom.model_ops.backends import load_backend, resolve_ops
-from atom.model_ops.backends.op_case import ExpertsCase, OpCase
+from atom.model_ops.backends.op_case import ExpertsCase, LayerShapes, OpCase
 from atom.model_ops.values import WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.environment import cards_and_tools, imports, variables
@@ -34,22 +34,23 @@ from atom.utils.versions import software_versions
 
 BACKENDS = ("aiter", "triton")
 _PLAIN = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
+_DENSE = LayerShapes(attention=(ASSEMBLY,))
 # Kinds of model that operations are chosen for.
 CASES: dict[str, OpCase] = {
-    "dense": replace(_PLAIN, attention=(ASSEMBLY,)),
+    "dense": replace(_PLAIN, layers=_DENSE),
     "dense, fp8 blocks": replace(
-        _PLAIN, attention=(ASSEMBLY,), formats=(WeightFormat.PLAIN, WeightFormat.FP8_BLOCKS)
+        _PLAIN, layers=_DENSE, formats=(WeightFormat.PLAIN, WeightFormat.FP8_BLOCKS)
     ),
     "experts, sinks": replace(
         _PLAIN,
-        attention=(GLUON,),
+        layers=LayerShapes(attention=(GLUON,)),
         experts=ExpertsCase(
             routings=(SOFTMAX,), formats=(WeightFormat.PLAIN,), sizes=((2048, 768),)
         ),
     ),
     "latent, fp8 experts": replace(
         _PLAIN,
-        latent=(LATENT,),
+        layers=LayerShapes(latent=(LATENT,)),
         experts=ExpertsCase(
             routings=(SIGMOID,), formats=(WeightFormat.FP8_BLOCKS,), sizes=((7168, 2048),)
         ),

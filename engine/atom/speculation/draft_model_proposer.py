@@ -88,8 +88,8 @@ class DraftModelProposer:
         return self._model.draw(
             drafting.hidden,
             SamplingTensors(
-                temperature=state.temperature[slots],
-                seed=state.seed[slots],
+                temperature=state.sampling.temperature[slots],
+                seed=state.sampling.seed[slots],
                 position=state.num_computed[slots] + 1 + drafting.ahead,
             ),
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from atom.structured_outputs.ebnf import tidied
 from atom.structured_outputs.json_schema import library_schema
+from atom.structured_outputs.lark import checked_lark, is_lark
 from atom.structured_outputs.params import GrammarSpec
 from atom.structured_outputs.regex import one_of_texts, spanned
 from atom.structured_outputs.tag_grammar import TagGrammar, ToRules
@@ -40,6 +41,8 @@ def library_grammar(spec: GrammarSpec, check: Callable[[str], str], to_rules: To
         grammars = [{"lark_grammar": f"start: T\nT: /{spanned(spec.text)}/"}]
     elif spec.kind == "choice":
         grammars = [{"lark_grammar": f"start: T\nT: /{one_of_texts(json.loads(spec.text))}/"}]
+    elif is_lark(spec.text):
+        grammars = [{"lark_grammar": checked_lark(spec.text)}]
     else:
         grammars = [{"lark_grammar": to_rules(tidied(spec.text))}]
     text = _text(grammars)

@@ -49,7 +49,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     schema's order, without others unless the schema has additionalProperties.
     json_object: any JSON object.
     regex: the whole answer matches it (ECMA-262's: no lookaround, no back-references).
-    grammar: EBNF in llama.cpp's notation (GBNF), with a rule named root.
+    grammar: EBNF in llama.cpp's notation (GBNF) with a rule named root, or Lark's with start.
     choice: the answer is one of these texts.
     structural_tag: xgrammar's, as JSON text: schemas between fixed texts. The server makes it, with
     schemas that it has checked.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.compile import tuning
 from atom.model_ops.backends.triton_ops.compile.tuning import (
@@ -29,7 +30,7 @@ from atom.model_ops.backends.triton_ops.gemm.skinny_linear import skinny_linear
 from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_k_linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 from atom_nvidia.tune.search import best
 
 # Qwen3-0.6B, Qwen3-8B, Llama-3.1-8B: qkv, o, gate_up, down, head.

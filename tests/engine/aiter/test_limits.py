@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from atom.model_ops.activations import Activation, ClampedSwiGLU
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
-from atom.model_ops.backends.op_case import ExpertsCase, OpCase
-from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
+from atom.model_ops.backends.op_case import ExpertsCase, LayerShapes, OpCase
+from atom.model_ops.values import IndexShape, WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.exercises import CLAMPED, SIGMOID, SOFTMAX
 from atom.sizing.mask_rule import sliding_window
@@ -19,9 +20,9 @@ from tests.support.fake_aiter import GENERATIONS, installed
 from tests.support.fake_aiter.record import functions
 
 BF16 = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
-DENSE = replace(BF16, attention=(ASSEMBLY,))
-SMALL = replace(BF16, attention=(GLUON,))
-LATENTS = replace(BF16, latent=(LATENT,))
+DENSE = replace(BF16, layers=LayerShapes(attention=(ASSEMBLY,)))
+SMALL = replace(BF16, layers=LayerShapes(attention=(GLUON,)))
+LATENTS = replace(BF16, layers=LayerShapes(latent=(LATENT,)))
 MIXED = replace(
     BF16,
     experts=ExpertsCase(routings=(SOFTMAX,), formats=(WeightFormat.PLAIN,), sizes=((2048, 768),)),
@@ -39,11 +40,18 @@ FNUZ, FN = torch.float8_e4m3fnuz, torch.float8_e4m3fn
 
 
 def _shaped(case: OpCase, **changes: object) -> OpCase:
-    return replace(case, attention=(replace(case.attention[0], **changes),))
+    shape = replace(case.layers.attention[0], **changes)
+    return replace(case, layers=LayerShapes(attention=(shape,)))
 
 
 def _latent(**changes: object) -> OpCase:
-    return replace(LATENTS, latent=(replace(LATENT, **changes),))
+    return replace(LATENTS, layers=LayerShapes(latent=(replace(LATENT, **changes),)))
+
+
+def _indexed(case: OpCase) -> OpCase:
+    """The case with an indexer of sparse attention."""
+    index = (IndexShape(16, 128, 64, 2048),)
+    return replace(case, layers=replace(case.layers, index=index))
 
 
 # Operation, case, card, and what the reason says.
@@ -83,12 +91,12 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
     ),
     "12 heads of latents": ("mla_attention", _latent(num_heads=12), "gfx942", "not 12"),
     "an indexer": (
-        "select_tokens", replace(LATENTS, index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
+        "select_tokens", _indexed(LATENTS), "gfx942",
         "scales in one row",
     ),
     "a selection of short latents": (
         "sparse_mla_attention",
-        replace(_latent(kv_rank=256), index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
+        _indexed(_latent(kv_rank=256)), "gfx942",
         "not 256 and 64",
     ),
     "sigmoids that sum to anything": (

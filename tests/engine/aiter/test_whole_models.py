@@ -14,6 +14,7 @@ import torch
 
 from atom.errors import ConfigError
 from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends.op_case import LayerShapes
 from atom.model_ops.values import AttentionShape
 from tests.engine.ops.inputs import BFLOAT16
 from tests.support.aiter.aiter_models import (
@@ -127,6 +128,7 @@ def case(
     return request.param, make_model(folder, **MODELS[request.param][0])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.singles
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_model_gives_what_transformers_gives(
@@ -183,6 +185,7 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", QUANTISED)
 def test_a_quantised_model_gives_what_transformers_gives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,7 +215,7 @@ def test_an_aiter_without_a_function_leaves_its_operations_to_others(
 
 def test_half_of_a_pair_that_aiter_arranges_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = AttentionShape(8, 1, 128, 128**-0.5)
-    asked = replace(BFLOAT16, attention=(shape,))
+    asked = replace(BFLOAT16, layers=LayerShapes(attention=(shape,)))
     with amd_card(monkeypatch, "2026-08"):
         chosen = resolve_ops("cpu", asked).chosen
         assert chosen["paged_attention"] == chosen["qk_norm_rope_store"] == "aiter"

@@ -23,6 +23,7 @@ SAMPLE: list[dict[str, Any]] = json.loads(
 )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WRITERS)
 def test_calls_of_the_leaderboard_are_read_with_their_types(name: str) -> None:
     family, write = WRITERS[name]

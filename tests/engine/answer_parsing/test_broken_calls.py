@@ -148,11 +148,12 @@ BREAKAGES = (drop_mark, double_mark, insert_mark, cut_mark, swap_quotes, one_quo
              prose)  # fmt: skip
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("breakage", BREAKAGES)
 def test_a_broken_call_is_one_that_can_be_run_or_text(name: str, breakage: Breakage) -> None:
     draw = random.Random(f"{name} {breakage.__name__}")
-    for _ in range(examples(12)):
+    for _ in range(examples(6, more=40)):
         calls = [drawn_call(draw) for _ in range(draw.randint(1, 2))]
         answer = breakage(draw, name, WRITERS[name][1](calls))
         for _ in range(draw.randint(0, 1)):
@@ -160,10 +161,11 @@ def test_a_broken_call_is_one_that_can_be_run_or_text(name: str, breakage: Break
         agreed(name, answer, draw, ended=draw.random() < 0.7)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_call_that_ends_anywhere_is_one_that_can_be_run_or_text(name: str) -> None:
     draw = random.Random(name)
-    for _ in range(examples(2)):
+    for _ in range(examples(1, more=40)):
         calls = [drawn_call(draw)]
         answer = WRITERS[name][1](calls)
         for end in range(len(answer)):
@@ -216,7 +218,7 @@ def test_arguments_in_another_form_are_those_that_were_meant(
     draw = random.Random(f"{name} {dumps.__name__}")
     if dumps is _written_again and not WRITERS[name][0].mark:
         return
-    for _ in range(examples(12)):
+    for _ in range(examples(6, more=40)):
         calls = [drawn_call(draw)]
         answer = WRITERS[name][1](calls, dumps)
         found = agreed(name, answer, draw, ended=True)

@@ -61,6 +61,8 @@ def _marks(name: str, count: int) -> str:
     return (WRITERS[name][0].mark or begin) * count
 
 
+@pytest.mark.sampled(21)
+@pytest.mark.pairs
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("answer", [_calls, _beginnings, _marks])
 @pytest.mark.parametrize("start", [ReasoningStart.OVER, ReasoningStart.OPEN])
@@ -75,6 +77,8 @@ def test_the_message_of_an_answer_takes_work_in_proportion(
     assert growth < _SLACK * len(large) / len(small)
 
 
+@pytest.mark.sampled(14)
+@pytest.mark.singles
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("start", [ReasoningStart.OVER, ReasoningStart.OPEN])
 def test_thousands_of_calls_are_all_found(name: str, start: ReasoningStart) -> None:

@@ -4,9 +4,7 @@ come through whole and as events, both servers have their share, and one that en
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,15 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tests.engine.agents.session import check_installed
+from tests.engine.clients.router_process import router_process
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.repeated_prompts import SHARE, RepeatedPrompts, beginnings
 from tests.support.server.server_process import (
     SERVED_NAME,
     ServerProcess,
-    reserved_port,
     server_process,
 )
 from tests.support.waiting import HANG_SECONDS, wait_until
-from tools.pinned_environments import ROUTERS, python_bin
 
 pytestmark = pytest.mark.slow
 
@@ -48,24 +44,11 @@ def routed(
     name: str, servers: tuple[ServerProcess, ...], folder: Path, policy: str = "round_robin"
 ) -> Iterator[str]:
     """The URL of a router before these servers, of which it knows that they are well."""
-    program, *words = COMMANDS[name]
-    path = python_bin(ROUTERS) / program
-    check_installed(path)
-    words += ["--worker-urls", *(server.url for server in servers), "--policy", policy]
-    words += ["--health-check-interval-secs", "1", "--health-failure-threshold", "1"]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    with reserved_port() as port, reserved_port() as metrics, (folder / "log").open("w") as log:
-        words += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
-        process = subprocess.Popen(
-            [path, *words], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
-        try:
-            url = f"http://127.0.0.1:{port}"
-            wait_for_workers(url, len(servers), len(servers))
-            yield url
-        finally:
-            process.kill()
-            process.wait()
+    urls = [server.url for server in servers]
+    command = [*COMMANDS[name], "--worker-urls", *urls, "--policy", policy]
+    with router_process(command, folder) as url:
+        wait_for_workers(url, len(servers), len(servers))
+        yield url
 
 
 def wait_for_workers(url: str, well: int, known: int) -> None:

@@ -88,6 +88,7 @@ def test_transformers_answers_rightly_and_ends_by_itself(
     assert tokenizer.decode(out[-1:]) == "<|im_end|>"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_tenth_listed_question_is_answered_rightly(dtype: torch.dtype) -> None:
     model, tokenizer = read_checkpoint(FOLDER, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from atom.errors import AdapterError, ConfigError
 from atom.lora_config import LoraConfig
+from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
 from atom.sizing.overheads import LoraRoom, lora_bytes
 from atom.sizing.weights import Sharding
@@ -77,6 +79,7 @@ def make_adapters(folder: Path, checkpoint: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_of_a_mixed_batch_are_peft_s(family: str, tmp_path: Path) -> None:
     checkpoint = make_tiny_checkpoint(tmp_path / "model", **FAMILIES[family])
@@ -103,10 +106,24 @@ def test_tokens_of_a_mixed_batch_are_peft_s(family: str, tmp_path: Path) -> None
     assert len(set(of_one)) == len(adapters) + 1, "an adapter that changes nothing proves nothing"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_batch_changes_no_token(way: str, tmp_path: Path) -> None:
-    checkpoint = make_tiny_checkpoint(tmp_path / "model", **FAMILIES["qwen3_moe"])
-    adapters = make_adapters(tmp_path, checkpoint)
+@dataclass(frozen=True)
+class Served:
+    """A checkpoint with adapters, requests to them and none, and what each gets alone.
+
+    cached_tokens: that the engine which answered them one by one had from its prefix cache."""
+
+    checkpoint: Path
+    adapters: list[Path]
+    asked: list[tuple[list[int], SamplingParams, LoRARequest | None]]
+    alone: list[list[int]]
+    cached_tokens: int
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    folder = tmp_path_factory.mktemp("experts")
+    checkpoint = make_tiny_checkpoint(folder / "model", **FAMILIES["qwen3_moe"])
+    adapters = make_adapters(folder, checkpoint)
     engine = CoreDriver(str(checkpoint), lora=of_experts(adapters), **OPTIONS)
     asked = [
         (prompt, PARAMS, request_of(number % 4))
@@ -114,12 +131,20 @@ def test_a_batch_changes_no_token(way: str, tmp_path: Path) -> None:
         for prompt in prompts(engine.vocab_size)
     ]
     alone = [engine.generate_each([each])[0] for each in asked]
-    others = CoreDriver(str(checkpoint), lora=of_experts(adapters), **{**OPTIONS, **WAYS[way]})
-    assert others.generate_each(asked) == alone
+    cached = engine.scheduler.stats().cached_tokens_total
+    return Served(checkpoint, adapters, asked, alone, cached)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_changes_no_token(served: Served, way: str) -> None:
+    lora = of_experts(served.adapters)
+    others = CoreDriver(str(served.checkpoint), lora=lora, **{**OPTIONS, **WAYS[way]})
+    assert others.generate_each(served.asked) == served.alone
     if "preempted" in way:
         assert others.scheduler.stats().preemptions_total > 0
     if "prefix" in way:
-        assert engine.scheduler.stats().cached_tokens_total > 0
+        assert served.cached_tokens > 0
         assert others.scheduler.stats().cached_tokens_total == 0
 
 
@@ -164,6 +189,7 @@ def test_an_adapter_expert_by_expert_is_the_same_in_one_tensor(tmp_path: Path) -
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{}, {"enable_expert_parallel": True}], ids=["parts", "whole"])
 def test_two_ranks_say_what_one_says(options: dict[str, Any], tmp_path: Path) -> None:
     checkpoint = make_tiny_checkpoint(tmp_path / "model", **FAMILIES["qwen3_moe"])

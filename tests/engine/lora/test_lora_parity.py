@@ -92,7 +92,18 @@ def prompts(vocab_size: int) -> list[list[int]]:
     return [draw.integers(3, vocab_size, size=length).tolist() for length in PROMPT_LENGTHS]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Whose adapters test_lora_families.py compares with PEFT's, and whose forms others here have.
+_REPEATED = {
+    "llama with biases", "gemma2", "olmo3", "a shared expert behind a gate",
+    "delta nets, a matrix for each part",
+}  # fmt: skip
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=pytest.mark.whole if name in _REPEATED else ()) for name in FAMILIES],
+)
 def test_tokens_of_a_mixed_batch_are_peft_s(family: str, tmp_path: Path) -> None:
     checkpoint = make_tiny_checkpoint(tmp_path / "model", **FAMILIES[family])
     adapters = [

@@ -82,6 +82,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_batch_changes_no_token(served: Served, way: str) -> None:
     engine = served.engine(**WAYS[way])

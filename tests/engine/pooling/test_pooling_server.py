@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ollama import AsyncClient, ResponseError
 
 from atom.config import EngineOptions, build_config
 from atom.entrypoints.pooling.reranker_prompt import reranker_parts
@@ -96,6 +97,38 @@ async def _vectors(rig: HttpRig, **fields: Any) -> list[Any]:
     return [each["embedding"] for each in answer.json()["data"]]
 
 
+async def test_ollamas_client_gets_the_vectors_of_v1_embeddings(rig: HttpRig) -> None:
+    whole = await _vectors(rig, input=TEXTS)
+    client = AsyncClient(rig.url)
+    found = await client.embed(SERVED, TEXTS, options={"num_ctx": 8}, keep_alive="5m")
+    np.testing.assert_allclose(found.embeddings, whole, **CLOSE)
+    assert (found.model, found.prompt_eval_count) == (SERVED, await _tokens(rig, input=TEXTS))
+    (one,) = (await client.embed(f"{SERVED}:latest", TEXTS[0], dimensions=8)).embeddings
+    np.testing.assert_allclose([one], await _vectors(rig, input=TEXTS[0], dimensions=8), **CLOSE)
+    older = await client.embeddings(SERVED, TEXTS[1])
+    np.testing.assert_allclose(older.embedding, whole[1], **CLOSE)
+    shown = await client.show(SERVED)
+    assert shown.capabilities == ["embedding"]
+    long = "x" * 600
+    (cut,) = (await client.embed(SERVED, long)).embeddings
+    assert [cut] == await _vectors(rig, input=long, truncate_prompt_tokens=-1)
+    with pytest.raises(ResponseError, match="512"):
+        await client.embed(SERVED, long, truncate=False)
+    with pytest.raises(ResponseError, match="is not served here"):
+        await client.embed("other", "x")
+    with pytest.raises(ResponseError, match=r"pooling|generate"):
+        await client.chat(SERVED, [{"role": "user", "content": "x"}])
+    for body in ({}, {"model": SERVED}, {"model": SERVED, "input": []}, {"input": [[1, 2]]}):
+        refused = await rig.post("/api/embed", **body)
+        assert refused.status_code == 400
+        assert isinstance(refused.json()["error"], str)
+
+
+async def _tokens(rig: HttpRig, **fields: Any) -> int:
+    usage = (await rig.post("/v1/embeddings", **fields)).json()["usage"]
+    return int(usage["prompt_tokens"])
+
+
 async def test_fewer_dimensions_are_the_first_ones_of_length_1(rig: HttpRig) -> None:
     (whole,), (first,) = (
         await _vectors(rig, input="a b c"),
@@ -147,6 +180,24 @@ async def test_a_client_that_leaves_aborts_its_inputs(rig: HttpRig) -> None:
     held = [1]
     while any(held):
         held = await rig.engine.call_utility("check_integrity")
+
+
+async def test_documents_may_be_objects_of_which_some_fields_are_ranked(embedder: Path) -> None:
+    async with serving(embedder) as rig:
+        objects = [{"title": text, "body": "b", "year": 1} for text in TEXTS]
+
+        async def ranked(documents: list[Any], **fields: Any) -> Any:
+            body = {"query": TEXTS[0], "documents": documents, **fields}
+            return (await rig.post("/v2/rerank", **body)).json()
+
+        plain = await ranked(TEXTS)
+        by_title = await ranked(objects, rank_fields=["title"], max_chunks_per_doc=10)
+        assert by_title["results"] == plain["results"]
+        both = await ranked(objects, rank_fields=["title", "body"])
+        lines = await ranked([f"title: {text}\nbody: b" for text in TEXTS])
+        assert both["results"] == lines["results"]
+        for fields, words in (({}, "documents[0].text"), ({"rank_fields": ["year"]}, ".year")):
+            assert words in (await ranked(objects, **fields))["error"]["message"]
 
 
 async def test_an_embedding_model_compares_texts_by_their_cosine(

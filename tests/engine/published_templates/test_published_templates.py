@@ -153,6 +153,7 @@ def test_the_family_of_every_model_is_found() -> None:
     assert found == FAMILIES
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.singles
 @pytest.mark.parametrize("tools", ["whole", "none"])
 @pytest.mark.parametrize("kind", CONVERSATIONS)
@@ -162,12 +163,14 @@ def test_every_conversation_is_shown_whole(kind: str, tools: str) -> None:
     assert {name: words for name, words in found.items() if words} == {}
 
 
+@pytest.mark.sampled(8)
+@pytest.mark.singles
+@pytest.mark.parametrize("kind", ["system", "one call", "user behind a result"])
 @pytest.mark.parametrize("tools", TOOL_SETS)
-def test_every_tool_is_shown_whole(tools: str) -> None:
-    for kind in ("system", "one call", "user behind a result"):
-        conversation, offered = CONVERSATIONS[kind], TOOL_SETS[tools]
-        found = {each.name: lacking(each, conversation, offered) for each in served()}
-        assert {name: words for name, words in found.items() if words} == {}
+def test_every_tool_is_shown_whole(tools: str, kind: str) -> None:
+    conversation, offered = CONVERSATIONS[kind], TOOL_SETS[tools]
+    found = {each.name: lacking(each, conversation, offered) for each in served()}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 @pytest.mark.slow
@@ -204,6 +207,7 @@ class _Day(datetime.datetime):
         return cls(2026, 2, 3, 4, 5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.singles
 @pytest.mark.parametrize("tools", ["whole", "none", "several"])
 @pytest.mark.parametrize("kind", ["plain", "system", "one call", "several rounds", "unicode"])

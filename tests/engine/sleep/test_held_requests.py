@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from atom.errors import RequestError
-from atom.model_engine.front.admission import Admission
+from atom.model_engine.front.admission.admission import Admission
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 
 NOBODY: Any = SimpleNamespace(num_unanswered=0, unanswered_by_group={})

@@ -26,6 +26,7 @@ from tests.support.models.tiny_model import make_tiny_checkpoint
 DRAFTS, ROWS, TOKENS = 3, 32, 200
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("groups", [2, 3])
 def test_acceptance_and_tokens_a_step_follow_the_formula(tmp_path: Path, groups: int) -> None:
     target = make_tiny_checkpoint(tmp_path / "llama", "llama", layers=7, seed=1)

@@ -11,7 +11,7 @@ from atom.entrypoints.bench.acceptance_report import (
     counted_drafts,
     draft_totals,
 )
-from atom.entrypoints.openai.metrics import _counters
+from atom.entrypoints.metrics.collector import _counters
 from tests.support.engine_core.front_half import rank_stats
 
 

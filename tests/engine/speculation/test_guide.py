@@ -14,13 +14,13 @@ from prometheus_client import generate_latest
 
 from atom.entrypoints.cli import build_parser
 from atom.entrypoints.flags.engine_args import options_from_args
-from atom.entrypoints.openai.metrics import _counters
+from atom.entrypoints.metrics.collector import _counters
 from atom.speculative_config import SpeculativeConfig
 from atom_operator.children.engine_container import engine_args
 from tests.support.engine_core.front_half import rank_stats
 from tests.support.operator.builders_operator import plan
 from tests.support.server.server_process import START_SECONDS, command_environment
-from tools.demo import SPECULATION, speculation_patch
+from tools.demo.steps import SPECULATION, speculation_patch
 
 REPOSITORY = Path(__file__).parents[3]
 GUIDE = (REPOSITORY / "docs/guides/speculation.md").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_the_metrics_are_those_that_are_counted() -> None:
 def test_the_example_gives_the_same_answer_twice() -> None:
     (example,) = blocks("python")
     done = subprocess.run(
-        [sys.executable, "-c", example],
+        [sys.executable, "-m", "tests.support.preloaded.script", example],
         cwd=REPOSITORY,
         env=command_environment(),
         capture_output=True,

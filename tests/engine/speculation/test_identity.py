@@ -120,12 +120,14 @@ def play_both(
     assert played.scheduler.blocks.pool.num_referenced == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.singles
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_are_those_without_drafts(engines: tuple[CoreDriver, CoreDriver], name: str) -> None:
     play_both(engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.singles
 @pytest.mark.parametrize("name", OF_LAYERS)
 def test_tokens_are_those_without_a_layer_that_drafts(

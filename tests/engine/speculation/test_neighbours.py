@@ -48,6 +48,7 @@ def mixed_asks(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
     return asks
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_with_a_grammar_draft_nothing_and_their_neighbours_do(
     way: str, request: pytest.FixtureRequest
@@ -116,6 +117,7 @@ def test_a_scored_prompt_beside_drafts_is_scored_all_the_same() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("architecture", ["gemma3", "deepseek3", "gpt_oss", "mixtral"])
 def test_windows_latents_and_experts_verify_drafts(
     tmp_path: Path, architecture: Architecture

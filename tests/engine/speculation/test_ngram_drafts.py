@@ -12,7 +12,7 @@ import torch
 from atom.model_ops.backends.torch_cpu import ngram_drafts as on_cpu
 from atom.model_ops.backends.torch_ref import drafting
 from atom.model_ops.drafts import Drafts, DrawnRuns, Lookup, no_drafts
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.slots import SlotSampling, SlotTensors
 from benchmarks.draft_policy import look_up
 
 Drafted = Callable[[list[list[int]], Lookup, int], list[list[int]]]
@@ -29,9 +29,9 @@ def state_of(rows: list[list[int]], width: int = 40) -> SlotTensors:
         last_token=torch.tensor([*(row[-1] for row in rows), 0]),
         num_computed=torch.tensor([*(len(row) - 1 for row in rows), 0]),
         block_tables=torch.zeros((count, 4), dtype=torch.int32),
-        temperature=columns, seed=columns.long(), top_k=columns.long(), top_p=columns,
-        min_p=columns, tokens=tokens,
-    )  # fmt: skip
+        sampling=SlotSampling(columns, columns.long(), columns.long(), columns, columns),
+        tokens=tokens,
+    )
 
 
 @pytest.fixture(params=[drafting, on_cpu], ids=["torch_ref", "torch_cpu"])

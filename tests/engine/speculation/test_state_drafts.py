@@ -76,6 +76,7 @@ def made(folder: Path, kind: str) -> Path:
     return make_tiny_checkpoint(folder, **CHECKPOINTS[kind], seed=5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_change_no_answer(tmp_path: Path, kind: str) -> None:
     folder, requests = made(tmp_path, kind), some_requests(3, max_tokens=12)

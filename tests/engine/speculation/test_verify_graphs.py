@@ -77,6 +77,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) -> None:
     folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
@@ -89,6 +90,7 @@ def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) 
         assert 0 < replays["DecodeGraphs._sample"] < replays["DecodeGraphs._forward"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "name"), [("mtp", "at-times"), ("mtp in a window", "always"), ("eagle3", "always")]
 )

@@ -80,6 +80,7 @@ def test_the_same_grammar_is_compiled_once(make: Make) -> None:
     assert compiler.compile(GrammarSpec("regex", "b+"), "") is not first
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

@@ -132,6 +132,7 @@ def test_every_kind_gives_what_was_asked_for_and_ends(
         assert fits(KINDS[index % len(KINDS)], text), text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_guided_and_plain_rows_get_the_same_tokens_together(
     way: str,

@@ -74,7 +74,7 @@ SCHEMAS = st.recursive(
 
 
 @settings(
-    max_examples=examples(60),
+    max_examples=examples(24),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -88,7 +88,7 @@ def test_whatever_is_drawn_fits_the_schema(guided: GuidedSequences, schema: Any,
     )
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     choices=st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),

@@ -126,6 +126,7 @@ def check(
     assert len(driver.guided.rows) == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DAILY)
 def test_neighbours_go_on_and_the_request_ends(neighbourhood: Neighbourhood, name: str) -> None:
     check(neighbourhood, MANY[name])

@@ -79,6 +79,7 @@ def expected(driver: CoreDriver, prompt: list[int]) -> list[list[int]]:
     return [life.tokens[number] for number in numbers]
 
 
+@pytest.mark.sampled(1)
 def test_while_one_grammars_process_stands_still_all_other_rows_go_on_to_their_end(
     driver: CoreDriver, prompt: list[int]
 ) -> None:
@@ -114,6 +115,7 @@ def test_while_one_grammars_process_stands_still_all_other_rows_go_on_to_their_e
     assert [life.tokens[n] for n in asked] == [calm.tokens[n] for n in in_peace]
 
 
+@pytest.mark.sampled(1)
 def test_the_rows_of_a_process_that_is_lost_go_on_where_they_were(
     driver: CoreDriver, prompt: list[int], expected: list[list[int]]
 ) -> None:
@@ -126,6 +128,7 @@ def test_the_rows_of_a_process_that_is_lost_go_on_where_they_were(
     assert [life.tokens[number] for number in (guided, plain, other)] == expected
 
 
+@pytest.mark.sampled(1)
 def test_they_go_on_without_a_compile_server_too(
     driver: CoreDriver, prompt: list[int], expected: list[list[int]]
 ) -> None:
@@ -160,6 +163,7 @@ def test_a_row_whose_process_stands_still_can_be_aborted(
             process.resume()
 
 
+@pytest.mark.sampled(1)
 def test_processes_end_with_their_engine(driver: CoreDriver, prompt: list[int]) -> None:
     fresh = CoreDriver(str(CHECKPOINT), num_kv_blocks=256, max_num_seqs=2)
     before = {process.pid for process in matcher_processes()}

@@ -118,6 +118,49 @@ GRAMMARS: list[tuple[str, list[str], list[str]]] = [
 ]
 
 
+LARK: list[tuple[str, list[str], list[str]]] = [
+    ('start: "a" | b // "::="\nb: "b" # root ::=\n', ["a", "b"], ["", "ab"]),
+    ('?start: sum\nsum: NUM ("+" NUM)*\nNUM: /[0-9]+/', ["1", "12+3"], ["+", "1+"]),
+    ('start: WORD " " WORD\nWORD: /[a-z]{1,3}/i', ["ab CD"], ["abcd e", "ab"]),
+    ('start: "(" start ")" | "::=" | "<@%json>"', ["(::=)", "<@%json>"], ["(", "()"]),
+    ('%import common.INT\nstart: INT ["," INT]', ["1", "1,22"], ["1,", "x"]),
+    ("start: item~2..3\nitem: /[xy]/", ["xy", "yyy"], ["x", "xxxx"]),
+]
+# (grammar, words of the error): additions of the library, and mistakes.
+NO_LARK = [
+    ('start: %json {"type": "integer"}', "directive %json"),
+    ('start: "a"\nA: %regex {"substring_words": "a b"}', "line 2 .* directive %regex"),
+    ('%llguidance {"no_forcing": false}\nstart: "a"', "directive %llguidance"),
+    ("start: @other", "another grammar @other"),
+    ("start: <|im_end|>", r"a token <\|im_end\|>"),
+    ("start: <[5]>", r"a token <\[5\]>"),
+    ("start[max_tokens=3]: /.*/", r"attribute \[max_tokens=3\]"),
+    ('first: "a"', "no rule start"),
+    ("start: other", 'unknown name: "other"'),
+    ("start: /(?=a)b/", "invalid regex"),
+    ('start: "a', "."),
+]
+
+
+@pytest.mark.parametrize(("text", "taken", "left"), LARK)
+def test_a_grammar_may_be_larks(
+    draws: GrammarDraws, text: str, taken: list[str], left: list[str]
+) -> None:
+    grammar = draws.compile(GrammarSpec("grammar", text))
+    for one in taken:
+        assert draws.accepts(grammar, one), one
+    for one in left:
+        assert not draws.accepts(grammar, one), one
+
+
+@pytest.mark.parametrize(("text", "words"), NO_LARK)
+def test_a_lark_grammar_that_is_not_kept_is_refused_by_name(
+    draws: GrammarDraws, text: str, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        draws.compile(GrammarSpec("grammar", text))
+
+
 @pytest.mark.parametrize(("text", "taken", "left"), GRAMMARS)
 def test_a_grammar_is_read_in_the_notation_of_llama_cpp(
     draws: GrammarDraws, text: str, taken: list[str], left: list[str]

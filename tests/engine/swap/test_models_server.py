@@ -24,7 +24,7 @@ from tests.engine.swap.models_yaml import models_in, write_models
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.processes import standing_still
 from tests.support.server.printed_steps import pasted_at
-from tests.support.waiting import HANG_SECONDS, within
+from tests.support.waiting import HANG_SECONDS, eventually, within
 
 KEY = "key"
 NAMES = ("chat", "code", "math")
@@ -46,7 +46,11 @@ async def client(models_file: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Of a server with room for the pinned model and one of the others."""
     key = models_file.with_name("key")
     key.write_text(KEY)
-    models = models_in(models_file, "--api-key-file", str(key), "--max-waiting-requests", "3")
+    folder = str(models_file.with_name("batches"))
+    models = models_in(
+        models_file, "--api-key-file", str(key), "--max-waiting-requests", "3",
+        "--batch-dir", folder,
+    )  # fmt: skip
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     ready = asyncio.Event()
@@ -163,6 +167,9 @@ OF_A_MODEL: dict[str, dict[str, Any]] = {
     "/v1/completions/render": {"prompt": "x"},
     "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "x"}]},
     "/inference/v1/generate": {"token_ids": [5], "sampling_params": {"max_tokens": 1}},
+    "/api/chat": {"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 1}},
+    "/api/generate": {"prompt": "x", "options": {"num_predict": 1}},
+    "/api/show": {},
 }
 
 
@@ -177,6 +184,63 @@ async def test_every_route_answers_by_the_model_of_its_body_whoever_sleeps(
     assert unknown.status_code == 404
 
 
+async def test_ollamas_clients_see_all_models_and_ask_each(client: httpx.AsyncClient) -> None:
+    listed = (await client.get("/api/tags")).json()["models"]
+    assert [each["name"] for each in listed] == list(NAMES)
+    assert (await client.get("/api/version")).json()["version"]
+    asked = {"prompt": "Once upon a time", "raw": True, "stream": False}
+    for name in NAMES:
+        body = {**asked, "model": f"{name}:latest", "options": {"num_predict": 8, "temperature": 0}}
+        answer = await client.post("/api/generate", json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["response"] == await text(client, name, ignore_eos=False)
+        loaded = (await client.get("/api/ps")).json()["models"]
+        assert {"chat", name} <= {each["name"] for each in loaded}
+        assert len(loaded) == 2, "one of the others sleeps"
+    assert (await client.post("/api/show", json={"name": "code:latest"})).status_code == 200
+    for body in ({}, {"model": "poem"}):
+        refused = await client.post("/api/chat", json={**body, **OF_A_MODEL["/api/chat"]})
+        assert refused.status_code in (400, 404)
+        assert isinstance(refused.json()["error"], str), "in Ollama's shape"
+
+
+async def test_a_stored_batch_asks_each_model_by_its_lines(client: httpx.AsyncClient) -> None:
+    alone = {name: await text(client, name) for name in NAMES}
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    lines = [
+        {"custom_id": f"{name} {turn}", "method": "POST", "url": "/v1/completions",
+         "body": {**body, "model": name}}
+        for turn in range(2) for name in (*NAMES, "poem", None)
+    ]  # fmt: skip
+    content = "\n".join(map(json.dumps, lines))
+    file = await client.post("/v1/files", files={"file": ("f", content)}, data={"purpose": "batch"})
+    assert file.status_code == 200, file.text
+    order = {"endpoint": "/v1/completions", "completion_window": "24h"}
+    made = await client.post("/v1/batches", json={"input_file_id": file.json()["id"], **order})
+    found: dict[str, Any] = {}
+
+    async def is_over() -> bool:
+        found.update((await client.get(f"/v1/batches/{made.json()['id']}")).json())
+        return found["status"] in ("completed", "failed", "expired")
+
+    await eventually(is_over, "the batch ends")
+    assert found["status"] == "completed", found
+    answers = await kept_lines(client, found["output_file_id"])
+    said = {id: each["body"]["choices"][0]["text"] for id, each in answers.items()}
+    assert said == {f"{name} {turn}": alone[name] for name in NAMES for turn in range(2)}
+    refused = await kept_lines(client, found["error_file_id"])
+    assert {id: each["status_code"] for id, each in refused.items()} == {
+        "poem 0": 404, "poem 1": 404, "None 0": 400, "None 1": 400,
+    }  # fmt: skip
+
+
+async def kept_lines(client: httpx.AsyncClient, file_id: str) -> dict[str, Any]:
+    """The responses of a file of answers, by the names of their requests."""
+    text = (await client.get(f"/v1/files/{file_id}/content")).text
+    lines = [json.loads(line) for line in text.splitlines()]
+    return {each["custom_id"]: each["response"] for each in lines}
+
+
 async def test_what_names_no_model_is_told(client: httpx.AsyncClient) -> None:
     unknown = await ask(client, "poem")
     assert unknown.status_code == 404
@@ -185,6 +249,9 @@ async def test_what_names_no_model_is_told(client: httpx.AsyncClient) -> None:
     assert nobody.status_code == 400
     assert nobody.json()["error"]["param"] == "model"
     assert nobody.headers["x-request-id"]
+    for body in (b"", b"[]", b'{"model": 7}', b'{"model": "\xff"}', b'{"a": ' + b"[" * 5000):
+        refused = await client.post("/v1/completions", content=body)
+        assert refused.status_code == 400, refused.text
     assert (await client.get("/v1/models/poem")).status_code == 404
     for path in ("/sleep", "/wake_up"):
         assert (await client.post(f"{path}?model=code")).status_code == 403

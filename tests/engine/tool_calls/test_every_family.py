@@ -35,6 +35,7 @@ def answer_of(name: str, text: str = "I look.\n") -> str:
     return (f"{opening}The city?{closing}" if reasons else "") + text + write(CALLS)
 
 
+@pytest.mark.singles
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
 @pytest.mark.parametrize("name", WRITERS)
 async def test_calls_and_reasoning_come_whole_and_streamed(

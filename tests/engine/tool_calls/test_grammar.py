@@ -49,6 +49,7 @@ def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writable]:
     guided.close()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_enforced_is_what_is_read(writable: Writable, name: str) -> None:
     family, write = WRITERS[name]
@@ -110,6 +111,7 @@ TYPED = [
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WRITERS)
 def test_arguments_are_kept_to_their_schema_in_every_notation(
     writable: Writable, name: str
@@ -134,6 +136,7 @@ def test_arguments_are_kept_to_their_schema_in_every_notation(
 STRICT = {"weather": SCHEMAS["weather"], "time": {"type": "object", "properties": {"zone": {}}}}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WRITERS)
 def test_free_text_may_hold_calls_that_fit(writable: Writable, name: str) -> None:
     family, write = WRITERS[name]

@@ -75,6 +75,7 @@ async def ask(rig: HttpRig, **fields: Any) -> dict[str, Any]:
     return dict(response.json())
 
 
+@pytest.mark.sampled(3)
 async def test_a_forced_call_is_written_with_the_marks_tokens(
     rig: tuple[str, HttpRig, Tokenizer],
 ) -> None:

@@ -50,6 +50,7 @@ def of_user(path: str, parts: list[Any]) -> dict[str, Any]:
     return {"messages": said, **({"max_tokens": 50} if path == MESSAGES else {})}
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", UNREAD_TYPES)
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 async def test_what_a_tool_gave_back_is_told_in_words(

@@ -52,6 +52,7 @@ def oracle(folder: Path, source: str) -> transformers.PreTrainedTokenizerFast:
     return tokenizer
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("tools", [None, [TOOL]], ids=["no tools", "tools"])
 @pytest.mark.parametrize("template", ["qwen3_like", "llama3_like"])

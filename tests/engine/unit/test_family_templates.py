@@ -152,6 +152,7 @@ def rendered(render: Any) -> str:
         return f"refused: {error.__cause__}"
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.pairs
 @pytest.mark.parametrize("name", CONVERSATIONS)
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no-tools", "tools"])

@@ -64,6 +64,7 @@ def call(arguments: Any, content: Any = "") -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(
     ("arguments", "condition", "content"), itertools.product(ARGUMENTS, CONDITIONS, CONTENTS)
 )

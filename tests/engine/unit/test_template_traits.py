@@ -113,6 +113,7 @@ def model_of(*traits: str) -> PublishedModel:
     return PublishedModel(" and ".join(traits), source, notation)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", TRAITS)
 def test_every_pair_of_traits_is_given_what_it_shows(first: str) -> None:
     kinds = list(CONVERSATIONS)

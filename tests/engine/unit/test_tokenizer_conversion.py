@@ -213,6 +213,7 @@ def test_code_of_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         Tokenizer(folder)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "content", "words", "in_process"),
     [

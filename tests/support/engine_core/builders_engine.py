@@ -9,9 +9,10 @@ import numpy as np
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.kv_disk.disk_moves import DiskStore
 from atom.model_engine.page_moves import PageMover
 from atom.model_engine.request import Request
-from atom.model_engine.schedule.kv_tiers import KVTiers, TierSetup
+from atom.model_engine.schedule.tiers.kv_tiers import KVTiers, TierSetup
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
@@ -37,7 +38,7 @@ def make_scheduler(
     windows: tuple[int | None, ...] = (None,),
     fairness: Fairness = "clients",
     blocks_type: type[BlockManager] = BlockManager,
-    tier: tuple[TierSetup, PageMover] | None = None,
+    tier: tuple[TierSetup, PageMover, DiskStore | None] | None = None,
 ) -> Scheduler:
     config = SchedulerConfig(
         policy=policy,

@@ -129,7 +129,7 @@ def _read(source: socket.socket) -> tuple[str, bytes]:
     prefix = _exactly(source, LENGTH.size)
     body = _exactly(source, LENGTH.unpack(prefix)[0])
     frame = decode_frame(body)
-    payload = _exactly(source, frame.size) if isinstance(frame, Page) else b""
+    payload = _exactly(source, frame.inline_bytes) if isinstance(frame, Page) else b""
     return type(frame).__name__.lower(), prefix + body + payload
 
 

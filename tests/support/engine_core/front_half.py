@@ -180,6 +180,12 @@ class EchoCore:
 
     # ---- the test's levers --------------------------------------------------------------------
 
+    @property
+    def open_requests(self) -> list[Request]:
+        """Return the requests that have not ended."""
+        with self._lock:
+            return [echo.request for echo in self._open.values()]
+
     def become_ready(self) -> None:
         self.on_event(engine_report(self.config))
 

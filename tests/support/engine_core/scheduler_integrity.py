@@ -20,6 +20,7 @@ def check_integrity(scheduler: Scheduler) -> None:
     running = [sequence for sequence in scheduler.rows.sequences if sequence is not None]
     _check_queues(scheduler)
     _check_rows(scheduler)
+    _check_images(scheduler)
     references = Counter(block for sequence in running for block in _held_blocks(sequence))
     if scheduler.tiers is not None:
         references.update(scheduler.tiers.check_integrity())
@@ -65,6 +66,17 @@ def _check_queues(scheduler: Scheduler) -> None:
         assert sequence.status is SequenceStatus.WAITING
         assert sequence.slot == NO_SLOT
         assert not sequence.block_tables, "it waits and holds memory"
+
+
+def _check_images(scheduler: Scheduler) -> None:
+    """The memory of images is that of all open requests, and rows alone hold their outputs."""
+    images = scheduler.images
+    if images is None:
+        return
+    open_images = [each.images for each in scheduler._sequences.values() if each.images]
+    assert scheduler.stats().image_bytes == sum(each.pixel_bytes for each in open_images)
+    running = [each for each in scheduler.rows.sequences if each is not None and each.images]
+    assert images._held.keys() <= {each.slot for each in running}, "an image that no row needs"
 
 
 def _check_rows(scheduler: Scheduler) -> None:

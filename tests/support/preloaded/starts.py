@@ -34,6 +34,7 @@ PROGRAMS = frozenset(
         "atom.model_engine.executor.tensor_parallel.rank_main",
         "benchmarks.peers.offline",
         "tests.support.preloaded.echo",
+        "tests.support.preloaded.script",
         "tests.support.ranks.expert_group",
         "tests.support.ranks.rank_group",
     }

@@ -24,7 +24,9 @@ from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG, listen
 from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.recording.load_recorder import LoadRecorder
 from atom.entrypoints.server_parts import ListenOptions
+from atom.entrypoints.stored_batches.service import BatchService
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.engine_core.front_half import EchoCore
@@ -89,20 +91,22 @@ def loads_from(*places: str) -> Access:
 
 @dataclass
 class HttpRig:
-    """A server in the test's event loop, and a client of it."""
+    """A server in the test's event loop, and a client of it. batches: its stored batches, which
+    are answered while they are `running`."""
 
     state: ServerState
     engine: AsyncLLMEngine
     client: httpx.AsyncClient
     port: int
+    batches: BatchService | None = field(default=None, kw_only=True)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def openai_client(self) -> AsyncOpenAI:
+    def openai_client(self, key: str = "none") -> AsyncOpenAI:
         """The official one, which here asks only once; to be closed."""
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     async def post(self, path: str, **fields: Any) -> httpx.Response:
         return await self.client.post(path, json=fields)
@@ -124,6 +128,16 @@ class HttpRig:
                     data = line.removeprefix("data: ")
                     events.append(data if data == "[DONE]" else json.loads(data))
         return events
+
+    async def metrics(self) -> dict[str, float]:
+        """The sum of the series of each metric, by names without `atom:`."""
+        found: dict[str, float] = {}
+        for line in (await self.client.get("/metrics")).text.splitlines():
+            if line.startswith("atom:"):
+                series, _, value = line.removeprefix("atom:").rpartition(" ")
+                name = series.partition("{")[0]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
 
     async def assert_well(self) -> None:
         """Whatever happened before: a normal request is answered, and nothing is left behind."""
@@ -154,6 +168,8 @@ async def serve_app(
     allowed_origins: Sequence[str] = (),
     console: bool = True,
     access: Access = NO_KEYS,
+    batches: BatchService | None = None,
+    recorder: LoadRecorder | None = None,
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
     """The HTTP application over an engine without a model."""
@@ -169,11 +185,16 @@ async def serve_app(
         request_timeout_seconds=request_timeout_seconds,
         reader_limits=reader_limits,
     )
-    serving = serve_engine(engine, api_key, allowed_origins, api_key_file, console, access=access)
+    serving = serve_engine(
+        *(engine, api_key, allowed_origins, api_key_file, console),
+        access=access,
+        batches=batches,
+        recorder=recorder,
+    )
     async with serving as rig:
         if core_options.get("ready_on_start", True):
             await engine.wait_ready()
-        yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
+        yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0], batches=batches)
 
 
 @contextlib.asynccontextmanager
@@ -182,11 +203,12 @@ async def serve_model(
     *,
     api_key: str | None = None,
     access: Access = NO_KEYS,
+    batches: BatchService | None = None,
     **engine_options: Any,
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over a real engine process."""
     engine = AsyncLLMEngine(config, **engine_options)
-    async with serve_engine(engine, api_key, access=access) as rig:
+    async with serve_engine(engine, api_key, access=access, batches=batches) as rig:
         await rig.engine.wait_ready()
         yield rig
 
@@ -200,6 +222,8 @@ async def serve_engine(
     console: bool = True,
     *,
     access: Access = NO_KEYS,
+    batches: BatchService | None = None,
+    recorder: LoadRecorder | None = None,
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over this engine, which it starts and ends."""
     users = FollowedKeys(() if api_key is None else (api_key,), api_key_file)
@@ -215,6 +239,8 @@ async def serve_engine(
             allowed_origins=allowed_origins,
             console=console,
             shows_tokenizer=True,
+            batches=batches,
+            recorder=recorder,
         ),
         log_config=None,
         access_log=False,
@@ -231,7 +257,7 @@ async def serve_engine(
         await engine.start()
         # Nothing here is TLS, and to read the system's certificates takes 20 ms.
         async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
-            yield HttpRig(state, engine, client, port)
+            yield HttpRig(state, engine, client, port, batches=batches)
     finally:  # a test that fails leaves no engine's process to compute on
         await engine.shutdown()
         state.turns.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
+from atom.entrypoints.ollama.embedding import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from atom.entrypoints.ollama.shapes import OllamaChatRequest, OllamaGenerateRequest
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -31,6 +33,10 @@ _KINDS: tuple[type[RequestBody], ...] = (
     ScoreRequest,
     RerankRequest,
     MessagesRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaEmbedRequest,
+    OllamaEmbeddingsRequest,
     CountTokensRequest,
 )
 KINDS: dict[Endpoint, type[RequestBody]] = {kind.endpoint: kind for kind in _KINDS}

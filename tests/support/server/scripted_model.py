@@ -46,6 +46,7 @@ from tests.support.engine_core.front_half import (
     write_model_folder,
 )
 from tests.support.server.http_app import HttpRig, serve_engine
+from tests.support.server.seeing_model import AGENT_TEMPLATE, write_seeing_model
 
 TEMPLATES = Path(__file__).parents[2] / "engine" / "unit" / "chat_templates"
 CONTEXT_TOKENS = 1_000_000  # bytes are tokens here, and agents begin with a hundred thousand
@@ -141,12 +142,19 @@ async def scripted(
     template: str = "qwen3",
     tokens_per_step: int = 4,
     api_key: str | None = None,
+    reads_images: bool = False,
     **options: Any,
 ) -> AsyncIterator[ScriptedRig]:
     """Serve the script from a model folder that is written into `folder`. template: which family's;
-    options: of the engine, such as served_model_name."""
-    write_model_folder(folder, context_tokens=CONTEXT_TOKENS)
-    (folder / "chat_template.jinja").write_text((TEMPLATES / f"{template}_like.jinja").read_text())
+    reads_images: the model has an encoder, and a template with images and hermes' calls; options:
+    of the engine, such as served_model_name."""
+    if reads_images:
+        write_seeing_model(folder, context_tokens=CONTEXT_TOKENS)
+        written = AGENT_TEMPLATE
+    else:
+        write_model_folder(folder, context_tokens=CONTEXT_TOKENS)
+        written = (TEMPLATES / f"{template}_like.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(written)
     config = build_test_config(folder, **options)
     cores: list[ScriptedCore] = []
 

@@ -44,6 +44,35 @@ _TEMPLATE = """\
 {%- endif -%}
 """
 
+# A template for agents: images everywhere, and calls in hermes' markup.
+AGENT_TEMPLATE = (
+    _TEMPLATE.partition("{%- for message in messages -%}")[0]
+    + """\
+{%- if tools -%}
+    {{- '<|im_start|>system\\nCall <tool_call>{"name": …, "arguments": …}</tool_call>:' -}}
+    {%- for tool in tools -%}
+        {{- '\\n' + (tool | tojson) -}}
+    {%- endfor -%}
+    {{- '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {{- '<|im_start|>' + message.role + '\\n' -}}
+    {%- if message.reasoning_content -%}
+        {{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' -}}
+    {%- endif -%}
+    {{- show(message.content or '', true) -}}
+    {%- for call in message.tool_calls or [] -%}
+        {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
+        {{- (call.function.arguments | tojson) + '}\\n</tool_call>' -}}
+    {%- endfor -%}
+    {{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+"""
+)
+
 
 def write_seeing_model(
     folder: Path, *, context_tokens: int = 1024, tool_images: bool = True

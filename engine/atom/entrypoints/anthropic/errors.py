@@ -1,7 +1,7 @@
 """Errors in Anthropic's shape, for clients of its API: {"type": "error", "error": {type, message},
 "request_id"}.
 
-`AnthropicErrors` wraps every layer that can refuse a request, and converts errors in OpenAI's
+`anthropic_send` is around every layer that can refuse a request, and converts errors in OpenAI's
 shape: a missing key, too large a body, an unknown path. A stream that has begun reports its error
 as an event (message_events.py).
 """
@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
-from atom.entrypoints.http.errors import ErrorResponse, describe
-from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.errors import ErrorResponse, ReshapedErrors, describe
 from atom.entrypoints.http.response_headers import header_of
 from atom.entrypoints.request_fields.field_check import UNSUPPORTED
 
@@ -37,7 +36,6 @@ _TYPES: Mapping[int, str] = MappingProxyType(
 _DEAD = "engine_dead"
 # Its clients read this error and then send the whole conversation.
 _NO_THREADS = "thread_unsupported_request"
-_ERROR = msgspec.json.Decoder(ErrorResponse)
 
 
 class KnownError(msgspec.Struct, frozen=True):
@@ -87,50 +85,26 @@ def _reshaped(status: int, body: ErrorResponse, request_id: str | None) -> Anthr
     return AnthropicError(ErrorDetail(kind, body.error.message, details), request_id)
 
 
-class AnthropicErrors:
-    """Middleware. Answers of Anthropic's API name their request in its own header, too."""
+def anthropic_send(scope: Scope, send: Send) -> Send | None:
+    """Return the `send` of an answer of Anthropic's API, which adds the request's id in its own
+    header; None for other requests."""
+    if not speaks_anthropic(scope):
+        return None
+    state: Mapping[str, Any] = scope.get("state", {})
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def reshape(status: int, error: ErrorResponse) -> AnthropicError:
+        return _reshaped(status, error, state.get("request_id"))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and speaks_anthropic(scope):
-            send = _Reshaping(scope, send).send
-        await self._app(scope, receive, send)
+    return ReshapedErrors(_naming_request(state, send), reshape).send
 
 
-class _Reshaping:
-    """Passes the answer to one request on. An error is held until all of it is there."""
+def _naming_request(state: Mapping[str, Any], send: Send) -> Send:
+    """Add the request's id in Anthropic's own header."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
-        self._state: Mapping[str, Any] = scope.get("state", {})
-        self._send = send
-        self._start: Message | None = None  # of an error
-        self._body = b""
-
-    async def send(self, message: Message) -> None:
+    async def send_named(message: Message) -> None:
         if message["type"] == "http.response.start":
-            request_id = str(self._state.get("request_id", "")).encode()
+            request_id = str(state.get("request_id", "")).encode()
             message["headers"] = [*message.get("headers", ()), (b"request-id", request_id)]
-            if message["status"] >= 400:
-                self._start = message
-                return
-        elif self._start is not None:
-            self._body += message.get("body", b"")
-            if not message.get("more_body", False):
-                await self._send_error(self._start)
-            return
-        await self._send(message)
+        await send(message)
 
-    async def _send_error(self, start: Message) -> None:
-        body = self._body
-        try:
-            found = _ERROR.decode(body)
-        except msgspec.MsgspecError:
-            pass  # no error of ours, such as an empty body for a client that has left
-        else:
-            body = to_json(_reshaped(start["status"], found, self._state.get("request_id")))
-        kept = [each for each in start["headers"] if each[0].lower() != b"content-length"]
-        start["headers"] = [*kept, (b"content-length", str(len(body)).encode())]
-        await self._send(start)
-        await self._send({"type": "http.response.body", "body": body})
+    return send_named

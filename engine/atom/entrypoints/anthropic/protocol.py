@@ -247,6 +247,7 @@ class MessagesRequest(CountTokensRequest):
     own_id: ClassVar[str | None] = None
     timeout_seconds: ClassVar[float | None] = None
     timeout: ClassVar[float | None] = None
+    deadline_ms: ClassVar[float | None] = None
     wants_usage_chunk: ClassVar[bool] = False
 
     max_tokens: Annotated[Whole, Field(ge=1)]

@@ -50,6 +50,7 @@ async def start_messages(
     request_id: str,
     *,
     timeout_seconds: float | None = None,
+    deadline_seconds: float | None = None,
     client_id: str = "",
 ) -> Answers:
     """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
@@ -60,6 +61,7 @@ async def start_messages(
             await chat_work(engine, client_id, request, make_chat),
             request_id,
             timeout_seconds=timeout_seconds,
+            deadline_seconds=deadline_seconds,
             client_id=client_id,
         )
     except RequestError as error:
@@ -83,7 +85,7 @@ def _renamed(error: RequestError) -> RequestError:
     text = str(error)
     for pattern, name in _NAMES:
         text = pattern.sub(name, text)
-    return RequestError(text, param=error.param, status=error.status, code=error.code)
+    return error.reworded(text, error.param)
 
 
 async def complete_message(answers: Answers, head: AnswerHead) -> bytes:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from atom.entrypoints.flags.engine_args import add_engine_arguments, config_from_args
 from atom.entrypoints.serve import add_parser_flags, add_template_flags
-from atom.sizing.options.flag_values import whole_number
+from atom.sizing.options.flag_values import count_up_to
+from atom.sizing.options.images import ImageOptions
 
 _MOST_CONCURRENT = 4096
 
@@ -28,7 +29,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
         help="answers, appended as they come; requests that it answers already are passed over",
     )  # fmt: skip
     add(
-        "--max-concurrency", type=_concurrency, default=256, metavar="N",
+        "--max-concurrency", type=count_up_to(_MOST_CONCURRENT), default=256, metavar="N",
         help="most requests that the engine is given at once",
     )  # fmt: skip
     add_template_flags(group)
@@ -43,17 +44,20 @@ def run_batch(args: argparse.Namespace) -> int:
     from atom.entrypoints.batch.batch_run import BatchFiles, answer_file, print_progress
     from atom.entrypoints.process.logs import configure_logging
     from atom.model_engine.front.input_output_processor import InputOutputProcessor
+    from atom.utils.host_memory import host_memory_bytes
 
     configure_logging(args.log_level)
     files = BatchFiles(args.input_file, args.output_file)
     files.check()
     config = config_from_args(args)
+    images = ImageOptions(image_memory_mib=args.image_memory_mib)
     processor = InputOutputProcessor(
         config,
         chat_template_file=args.chat_template,
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         template_kwargs=args.default_chat_template_kwargs,
+        image_memory_bytes=images.memory_bytes(host_memory_bytes()),
     )
     with print_progress(files) as told:
         names = tuple(args.served_model_name or ())
@@ -68,10 +72,3 @@ def run_batch(args: argparse.Namespace) -> int:
             )
         )
     return 1 if counts.failed else 0
-
-
-def _concurrency(text: str) -> int:
-    count = whole_number(text)
-    if not 1 <= count <= _MOST_CONCURRENT:
-        raise argparse.ArgumentTypeError(f"{count} is not within 1 to {_MOST_CONCURRENT}")
-    return count

@@ -1,40 +1,32 @@
-"""A run over a file of requests: so many at once, each answered by the server's own application.
+"""A run of `atom batch` over a file of requests, each answered by the server's own application.
 
-Lines are read as they are asked, so that a file may be of any length; answers come in the order in
-which they are complete. A run that ends early is continued by the next.
+A run that ends early is continued by the next.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from starlette.types import ASGIApp
 
 from atom.config import Config
 from atom.entrypoints.api_server import build_app
-from atom.entrypoints.batch.asgi_call import post
-from atom.entrypoints.batch.batch_lines import (
-    AnswerFile,
-    answer_line,
-    custom_id_of,
-    lines_of,
-    read_request,
-)
 from atom.entrypoints.openai.state import ServerState
-from atom.errors import ConfigError, EngineDeadError, RequestError
+from atom.entrypoints.request_lines.asgi_call import post
+from atom.entrypoints.request_lines.batch_lines import AnswerFile, BatchRequest, lines_of
+from atom.entrypoints.request_lines.line_run import BatchCounts, LineRun, LineTurns
+from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.wire.core_port import CoreFactory
 
-_LEAST_ERROR = 400
+_MOST_BYTES = 2**30  # of lines that are read and not yet answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,60 +41,6 @@ class BatchFiles:
         if self.answers.exists() and self.answers.samefile(self.requests):
             raise ConfigError("--output-file is the input file; name another one")
         AnswerFile(self.answers).close()
-
-
-@dataclass(slots=True)
-class BatchCounts:
-    """Count lines: passed_over, because an earlier run answered them; failed, those answered by an
-    error included."""
-
-    answered: int = 0
-    failed: int = 0
-    passed_over: int = 0
-
-
-@dataclass(slots=True)
-class _Run:
-    app: ASGIApp
-    engine: AsyncLLMEngine
-    answers: AnswerFile
-    lines: Iterator[tuple[int, bytes]]
-    told: Callable[[BatchCounts], None]
-    counts: BatchCounts = field(default_factory=BatchCounts)
-    seen: set[str] = field(default_factory=set)
-
-    async def work(self) -> None:
-        """Answer line after line, until none is left."""
-        for number, line in self.lines:
-            await self._answer(number, line)
-            self.told(self.counts)
-
-    async def _answer(self, number: int, line: bytes) -> None:
-        try:
-            request = read_request(line, number)
-        except RequestError as error:
-            self.counts.failed += 1
-            self.answers.refuse(custom_id_of(line), str(error))
-            return
-        if request.custom_id in self.seen:
-            self.counts.failed += 1
-            message = f"line {number}: custom_id {request.custom_id!r} is another line's"
-            self.answers.refuse(None, message)
-            return
-        self.seen.add(request.custom_id)
-        if request.custom_id in self.answers.answered:
-            self.counts.passed_over += 1
-            return
-        status, body = await post(self.app, request.url, request.body)
-        if self.engine.status.state is EngineState.DEAD:  # no answer to this request: ask it again
-            raise EngineDeadError(
-                f"{self.engine.status.reason}; start the same command again to go on"
-            )
-        self.answers.append(answer_line(request.custom_id, status, body))
-        if status < _LEAST_ERROR:
-            self.counts.answered += 1
-        else:
-            self.counts.failed += 1
 
 
 async def answer_file(
@@ -121,13 +59,18 @@ async def answer_file(
     try:
         async with AsyncLLMEngine(config, processor, core_factory=core_factory) as engine:
             app = build_app(ServerState(engine=engine, names=names))
-            run = _Run(app, engine, answers, lines_of(files.requests), told)
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(most_at_once):
-                    workers.create_task(run.work())
-            return run.counts
-    except BaseExceptionGroup as group:  # the first that ended a worker ends the run
-        raise group.exceptions[0] from None
+
+            async def ask(request: BatchRequest) -> tuple[int, bytes]:
+                status, body = await post(app, request.url, request.body)
+                if engine.status.state is EngineState.DEAD:  # no answer to it: ask it again
+                    raise EngineDeadError(
+                        f"{engine.status.reason}; start the same command again to go on"
+                    )
+                return status, body
+
+            turns = LineTurns(most_at_once, _MOST_BYTES)
+            run = LineRun(ask, answers, lines_of(files.requests), told, turns)
+            return await run.run(most_at_once)
     finally:
         answers.close()
 

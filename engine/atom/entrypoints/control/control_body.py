@@ -20,4 +20,4 @@ async def read_control_body(state: ServerState, http: Request, kind: type[_Body]
         with state.bodies.share() as share:
             return await read_parsed(http, share, turns, kind.model_validate_json)
     except ValidationError as error:
-        raise refusal(error.errors(include_url=False, include_input=False)) from None
+        raise refusal(error) from None

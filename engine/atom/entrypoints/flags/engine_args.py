@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from atom.config import Config, EngineOptions, build_config
+from atom.config import Config, EngineOptions, build_config, check_options
 from atom.entrypoints.flags.client_weights import read_client_weights
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.kv_transfer_config import kv_tier_options
@@ -109,18 +109,32 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
     warn_of_switches(os.environ)
     for flag in args.unneeded_flags:
         logger.warning("the flag %s has no effect: %s", flag.flag, flag.note)
+    return _options(args)
+
+
+def refusal_of(args: argparse.Namespace) -> str | None:
+    """Return the error with which an engine ends at these flags before it opens the model; None if
+    it opens the model."""
+    try:
+        check_options(_options(args))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _options(args: argparse.Namespace) -> EngineOptions:
     return EngineOptions(
-        checkpoint=_part(CheckpointOptions, args),
-        model=_part(ModelOptions, args),
-        scheduler=_part(SchedulerOptions, args),
-        cache=_part(CacheOptions, args),
-        sleep=_part(SleepOptions, args),
-        execution=_part(ExecutionOptions, args),
-        images=_part(ImageOptions, args),
-        parallel=_part(ParallelOptions, args),
-        nodes=_part(NodePlace, args),
-        health=_part(HealthOptions, args),
-        tier=kv_tier_options(_part(KVTierOptions, args), args.kv_transfer_config),
+        checkpoint=part_from_args(CheckpointOptions, args),
+        model=part_from_args(ModelOptions, args),
+        scheduler=part_from_args(SchedulerOptions, args),
+        cache=part_from_args(CacheOptions, args),
+        sleep=part_from_args(SleepOptions, args),
+        execution=part_from_args(ExecutionOptions, args),
+        images=part_from_args(ImageOptions, args),
+        parallel=part_from_args(ParallelOptions, args),
+        nodes=part_from_args(NodePlace, args),
+        health=part_from_args(HealthOptions, args),
+        tier=kv_tier_options(part_from_args(KVTierOptions, args), args.kv_transfer_config),
         kv_events=kv_events_config(args.kv_events_config),
         kv_transfer=_transfer(args),
         lora=_lora(args),
@@ -129,7 +143,9 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
     )
 
 
-def _part(kind: type[T], args: argparse.Namespace) -> T:
+def part_from_args(kind: type[T], args: argparse.Namespace) -> T:
+    """Return the part of the options that `kind` declares. Raises `ConfigError` on a malformed
+    --op-backend, or on a file that cannot be read."""
     values = {each.attribute: _value(each, args) for each in options_of(kind)}
     return kind(**values)
 
@@ -142,11 +158,11 @@ def _value(option: Option, args: argparse.Namespace) -> Any:
 
 def _lora(args: argparse.Namespace) -> LoraConfig | None:
     names = args.served_model_name or (args.model.rstrip("/"),)
-    return lora_config(_part(LoraFlags, args), names)
+    return lora_config(part_from_args(LoraFlags, args), names)
 
 
 def _transfer(args: argparse.Namespace) -> KVTransferConfig | None:
-    given = _part(KVTransferFlags, args)
+    given = part_from_args(KVTransferFlags, args)
     return kv_transfer_config(
         given.kv_transfer_config,
         timeout_seconds=given.kv_transfer_timeout,
@@ -155,12 +171,12 @@ def _transfer(args: argparse.Namespace) -> KVTransferConfig | None:
 
 
 def _balance(args: argparse.Namespace) -> EPLBConfig | None:
-    given = _part(EPLBFlags, args)
+    given = part_from_args(EPLBFlags, args)
     return eplb_config(given.enable_eplb, given.eplb_config)
 
 
 def _speculation(args: argparse.Namespace) -> SpeculativeConfig | None:
-    given = _part(SpeculationFlags, args)
+    given = part_from_args(SpeculationFlags, args)
     return speculative_config(
         given.speculative_config, given.method, given.num_speculative_tokens, given.draft_model
     )

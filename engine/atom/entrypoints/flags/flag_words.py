@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from atom.entrypoints.flags.flag_row import ANY_VALUE, FlagRow, FlagVerdict
 from atom.entrypoints.flags.other_flags import ROW_OF
+from atom.sizing.options.flag_values import is_flag
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)([=.].*)?", re.DOTALL)
-_NUMBER = re.compile(r"-\d+(\.\d*)?")
 _LEVEL = re.compile(r"-O=?\w+")  # vLLM's -O3
 
 
@@ -119,4 +119,4 @@ class _Rest:
 
 
 def _is_value(word: str) -> bool:
-    return bool(word) and (not word.startswith("-") or _NUMBER.fullmatch(word) is not None)
+    return bool(word) and not is_flag(word)

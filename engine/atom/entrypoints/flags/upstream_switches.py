@@ -59,7 +59,8 @@ OF_AITER: dict[str, str] = {
 # Variables that this project reads elsewhere, and those that Kubernetes sets in pods beside a
 # Service whose name begins with "atom".
 _OURS = re.compile(
-    r"ATOM_(API_KEY|CACHE_DIR|COMPILE_AHEAD|JOIN_ONCE|SSL_KEYFILE_PASSWORD|TERMINATION_LOG|OPERATOR_\w+|DEVCLUSTER_\w+)"
+    r"ATOM_(ADMIN_API_KEY|API_KEY|CACHE_DIR|CLAIM_UID|COMPILE_AHEAD|HANDOVER_SECRET|HOST_IP|JOIN_ONCE"
+    r"|SSL_KEYFILE_PASSWORD|TERMINATION_LOG|OPERATOR_\w+|DEVCLUSTER_\w+)"
     r"|ATOM_\w*(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_\w+|PORT)"
 )
 _TRUE = frozenset({"1", "true"})

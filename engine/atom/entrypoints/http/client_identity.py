@@ -18,6 +18,7 @@ from atom.entrypoints.http.given_keys import key_of
 from atom.entrypoints.http.response_headers import header_of
 
 KEY_NAME = "api_key_name"  # in a scope's state: the name of the checked key, if it has one
+CLIENT_LABEL = "client_label"  # likewise: the client of a request that the server itself makes
 
 
 class ClientIdentity:
@@ -30,7 +31,11 @@ class ClientIdentity:
     def of(self, scope: Scope) -> str:
         """Name the sender in the form of `Request.client_id`: `header-…`, `key-…`, `addr-…` or
         `addr-…/key-…`, with the start of a SHA-256 each. Empty if the sender is unknown. A named
-        key appears by its name: `key-NAME`."""
+        key appears by its name: `key-NAME`. The server's own requests have the label of their
+        scope."""
+        known: str | None = scope.get("state", {}).get(CLIENT_LABEL)
+        if known is not None:
+            return known
         if self._header is not None:
             named = (header_of(scope, self._header) or "").strip()
             if named:

@@ -6,17 +6,20 @@ no detail. Used by the app's exception handlers and inside event streams.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atom.entrypoints.http.json_body import to_json
 from atom.errors import AtomError, EngineDeadError, RequestError
 
 RETRY_AFTER_SECONDS = 5
 _LONGEST_QUOTE = 200  # characters
+LEAST_ERROR = 400  # the first HTTP status of errors
 
 _TYPE_OF_STATUS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -30,6 +33,12 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class ErrorResponse(msgspec.Struct, frozen=True):
     error: Annotated[ErrorBody, Meta(description="Why there is no answer.")]
+
+
+_ERROR = msgspec.json.Decoder(ErrorResponse)
+Reshape = Callable[[int, ErrorResponse], object]
+# How an API sends its answers to a request, None for a request of another API.
+Dialect = Callable[[Scope, Send], Send | None]
 
 
 def shortened(text: str) -> str:
@@ -48,10 +57,12 @@ def describe(error: Exception) -> tuple[int, ErrorResponse]:
     return 500, _body(500, "internal error of the server; its log has the details")
 
 
-def error_response(status: int, body: ErrorResponse) -> Response:
+def error_response(
+    status: int, body: ErrorResponse, retry_after_seconds: int | None = None
+) -> Response:
     headers = {}
     if status in (429, 503):
-        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+        headers["retry-after"] = str(retry_after_seconds or RETRY_AFTER_SECONDS)
     if status == 504:
         # OpenAI's clients send whatever is 5xx again by themselves; it would run out of time again.
         headers["x-should-retry"] = "false"
@@ -59,7 +70,8 @@ def error_response(status: int, body: ErrorResponse) -> Response:
 
 
 def response_for(error: Exception) -> Response:
-    return error_response(*describe(error))
+    after = error.retry_after_seconds if isinstance(error, RequestError) else None
+    return error_response(*describe(error), after)
 
 
 def http_error(status: int, message: str, code: str | None = None) -> Response:
@@ -72,3 +84,55 @@ def _body(
 ) -> ErrorResponse:
     kind = _TYPE_OF_STATUS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return ErrorResponse(ErrorBody(message, kind, param, code))
+
+
+class ReshapedErrors:
+    """Answers in another API's shape of errors. An error is held until all of it is there; every
+    other message passes."""
+
+    def __init__(self, send: Send, reshape: Reshape) -> None:
+        """reshape: the HTTP status and an error in OpenAI's shape to one in the other."""
+        self._send = send
+        self._reshape = reshape
+        self._start: Message | None = None  # of an error
+        self._body = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if message["status"] >= LEAST_ERROR:
+                self._start = message
+                return
+        elif self._start is not None:
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_error(self._start)
+            return
+        await self._send(message)
+
+    async def _send_error(self, start: Message) -> None:
+        body = self._body
+        try:
+            found = _ERROR.decode(body)
+        except msgspec.MsgspecError:
+            pass  # no error of ours, such as an empty body for a client that has left
+        else:
+            body = to_json(self._reshape(start["status"], found))
+        kept = [each for each in start["headers"] if each[0].lower() != b"content-length"]
+        start["headers"] = [*kept, (b"content-length", str(len(body)).encode())]
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+class DialectErrors:
+    """Middleware. Answers in the shape of errors of the API that a request speaks."""
+
+    def __init__(self, app: ASGIApp, dialects: Sequence[Dialect]) -> None:
+        """dialects: of the APIs besides OpenAI's; the first one that knows a request sends."""
+        self._app = app
+        self._dialects = dialects
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            known = (dialect(scope, send) for dialect in self._dialects)
+            send = next((each for each in known if each is not None), send)
+        await self._app(scope, receive, send)

@@ -15,8 +15,6 @@ _CHAT, _TEXT, _MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 _EMBED, _RERANK = "/v1/embeddings", "/v1/rerank"
 # Addresses of Ollama, llama.cpp, TGI, SGLang, vLLM, KServe, Azure, Cohere and Gemini.
 _ELSEWHERE = {
-    "/api/chat": _CHAT, "/api/generate": _TEXT, "/api/tags": _MODELS, "/api/show": _MODELS,
-    "/api/ps": _MODELS, "/api/embed": _EMBED, "/api/embeddings": _EMBED, "/api/version": "/version",
     "/completion": _TEXT, "/embedding": _EMBED, "/reranking": _RERANK, "/props": "/server_info",
     "/slots": "/load", "/apply-template": "/v1/chat/completions/render", "/infill": _TEXT,
     "/generate_stream": _TEXT, "/info": "/server_info", "/chat_tokenize": "/tokenize",

@@ -26,11 +26,16 @@ from atom.entrypoints.http.prompt_fit import check_prompt_fits
 from atom.entrypoints.http.response_headers import header_of, tell_ignored
 from atom.entrypoints.http.value_count import check_value_count
 from atom.entrypoints.request_fields.field_check import check_fields
-from atom.entrypoints.request_fields.request_body import MAX_TIMEOUT_SECONDS, RequestBody
+from atom.entrypoints.request_fields.request_body import (
+    MAX_DEADLINE_MS,
+    MAX_TIMEOUT_SECONDS,
+    RequestBody,
+)
 from atom.errors import RequestError
 
 BODY_TIMEOUT_SECONDS = 60.0
 TIMEOUT_HEADER = "x-request-timeout"
+DEADLINE_HEADER = "x-request-deadline-ms"
 _MOST_PROBLEMS_SHOWN = 3
 
 logger = logging.getLogger(__name__)
@@ -54,10 +59,10 @@ def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[st
     try:
         body = kind.model_validate_json(data)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
-        if problems[0]["loc"]:  # an object: a refused field's remedy is more helpful than its shape
+        refused = refusal(error)
+        if refused.param is not None:  # a refused field's remedy is more helpful than its shape
             check_fields(data, kind)
-        raise refusal(problems) from None
+        raise refused from None
     return body, check_fields(data, kind)
 
 
@@ -144,22 +149,40 @@ def timeout_of(request: Request, body: Timed) -> float | None:
     bounds = [body.timeout_seconds, body.timeout]
     header = header_of(request.scope, TIMEOUT_HEADER)
     if header is not None:
-        bounds.append(_seconds(header))
+        bounds.append(_time(TIMEOUT_HEADER, header, ("seconds", MAX_TIMEOUT_SECONDS)))
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _seconds(header: str) -> float:
+class Due(Protocol):
+    """A body that may bound the time until its first token."""
+
+    @property
+    def deadline_ms(self) -> float | None: ...
+
+
+def deadline_of(request: Request, body: Due) -> float | None:
+    """Return the request's own time until its first token, in seconds; None if it states none.
+    Raises `RequestError` if the header holds none."""
+    bounds = [body.deadline_ms]
+    header = header_of(request.scope, DEADLINE_HEADER)
+    if header is not None:
+        bounds.append(_time(DEADLINE_HEADER, header, ("milliseconds", MAX_DEADLINE_MS)))
+    least = min((bound for bound in bounds if bound is not None), default=None)
+    return None if least is None else least / 1e3
+
+
+def _time(name: str, header: str, bounds: tuple[str, int]) -> float:
+    """Read a header of a time. bounds: its unit, and the most of it."""
+    unit, most = bounds
     try:
-        seconds = float(header)
+        value = float(header)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        value = 0.0
+    if not 0 < value <= most:
         raise RequestError(
-            f"the header {TIMEOUT_HEADER} must hold seconds, above 0 and at most "
-            f"{MAX_TIMEOUT_SECONDS}",
-            param=TIMEOUT_HEADER,
+            f"the header {name} must hold {unit}, above 0 and at most {most}", param=name
         )
-    return seconds
+    return value
 
 
 def _too_large(share: BodyShare) -> RequestError:
@@ -169,8 +192,9 @@ def _too_large(share: BodyShare) -> RequestError:
     )
 
 
-def refusal(problems: list[ErrorDetails]) -> RequestError:
-    """Build the error for a body from pydantic's findings."""
+def refusal(error: ValidationError) -> RequestError:
+    """Build the error for a body that pydantic refuses."""
+    problems = error.errors(include_url=False, include_input=False)
     first = problems[0]
     if first["type"] == "json_invalid":
         return RequestError(f"the body is not valid JSON: {first['msg']}", code="invalid_json")

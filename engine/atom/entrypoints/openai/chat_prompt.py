@@ -72,9 +72,9 @@ async def rendered_chat(
 ) -> ChatPrompt:
     """Read the images of a conversation and render it, as `chat_prompt` does. Raises
     `RequestError`."""
-    items = await read_images(engine, client_id, request.messages)
-    work = partial(chat_prompt, engine, request, items)
-    return await chat_work(engine, client_id, request, work)
+    async with read_images(engine, client_id, request.messages) as items:
+        work = partial(chat_prompt, engine, request, items)
+        return await chat_work(engine, client_id, request, work)
 
 
 def chat_prompt(

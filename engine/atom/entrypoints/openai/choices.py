@@ -25,10 +25,16 @@ from atom.entrypoints.openai.logprobs import (
     TokenNames,
     place_prompt,
 )
-from atom.entrypoints.openai.responses import PromptTokensDetails, Usage, usage_of
+from atom.entrypoints.openai.responses import (
+    PromptTokensDetails,
+    Timings,
+    Usage,
+    timings_of,
+    usage_of,
+)
 from atom.errors import RequestError
 from atom.model_engine.front.request_stream import RequestGroup
-from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
+from atom.model_engine.request import AnswerMove, FinishReason, RequestOutput, TokenLogprobs
 from atom.tokenizer import Tokenizer, TokenStream
 
 _Result = TypeVar("_Result")
@@ -46,27 +52,51 @@ class AnswerHead:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownTokens:
+    """Figures of tokens beside the text. logprobs: the tokens' log-probabilities; prompt_logprobs:
+    the prompt's, in a separate field; ids: those of the answer's tokens, and of the prompt's."""
+
+    logprobs: bool = False
+    prompt_logprobs: bool = False
+    ids: bool = False
+
+    @property
+    def any(self) -> bool:
+        return self.logprobs or self.prompt_logprobs or self.ids
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The prompts as part of the answer. texts: to put before the choices of each prompt; empty for
+    none. prompt_only: the answer itself is left out."""
+
+    texts: tuple[str, ...] = ()
+    prompt_only: bool = False
+
+    def before(self, choice: int, choices_per_prompt: int) -> str:
+        """Return the text to put before a choice."""
+        return self.texts[choice // choices_per_prompt] if self.texts else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """Hold options of how the choices of a request are shown.
 
-    n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
-    prompt's, in a separate field. token_ids: with the ids of tokens, the prompt's too.
-    running_usage: every event of a stream has the usage so far. skips_special_tokens: special
-    tokens give no text. echoes: the text to put before the choices of each prompt; empty for none.
-    prompt_only: the answer itself is left out. holds_back: stop strings may hold text back.
-    parsing: how to parse the text; None if it is all content. names_tool: the client asked for a
-    call of one tool. seals_reasoning: reasoning is given in a sealed form alone. asked_tokens: the
-    most that the request wants, which may exceed the room in the context.
+    n: choices per prompt. tokens: figures of tokens beside the text. running_usage: every event of
+    a stream has the usage so far. timings: the end divides the request's time.
+    skips_special_tokens: special tokens give no text. echo: the prompts as part of the answer.
+    holds_back: stop strings may hold text back. parsing: how to parse the text; None if it is all
+    content. names_tool: the client asked for a call of one tool. seals_reasoning: reasoning is
+    given in a sealed form alone. asked_tokens: the most that the request wants, which may exceed
+    the room in the context.
     """
 
     n: int = 1
-    logprobs: bool = False
-    prompt_logprobs: bool = False
-    token_ids: bool = False
+    tokens: ShownTokens = ShownTokens()
     running_usage: bool = False
+    timings: bool = False
     skips_special_tokens: bool = True
-    echoes: tuple[str, ...] = ()
-    prompt_only: bool = False
+    echo: Echo = Echo()
     holds_back: bool = False
     parsing: AnswerParsing | None = None
     names_tool: bool = False
@@ -123,7 +153,7 @@ class ChoiceReader:
     ) -> None:
         self._shown = shown
         self._echo = echo
-        self._echoes = bool(shown.echoes)
+        self._echoes = bool(shown.echo.texts)
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer
         self._reasoning: ReasoningTokens | None = None
@@ -134,7 +164,7 @@ class ChoiceReader:
             )
             self._reasoning = ReasoningTokens(counter, stream)
         self._feed: LogprobFeed | None = None
-        if shown.logprobs:
+        if shown.tokens.logprobs:
             self._feed = LogprobFeed(
                 tokenizer,
                 holds_back=shown.holds_back,
@@ -152,7 +182,7 @@ class ChoiceReader:
     def shows_text_alone(self) -> bool:
         """Return whether an output that does not end the choice shows only its own text."""
         shown = self._shown
-        aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only or shown.token_ids
+        aside = shown.tokens.any or shown.echo.prompt_only
         return not (aside or shown.running_usage or self._echoes)
 
     def read(self, output: RequestOutput) -> Piece:
@@ -163,9 +193,9 @@ class ChoiceReader:
             self.last = output
         if self._reasoning is not None:
             self._reasoning.add(output)
-        text = "" if self._shown.prompt_only else output.text
+        text = "" if self._shown.echo.prompt_only else output.text
         logprobs = None if self._feed is None else self._feed.take(output)
-        if logprobs is not None and self._shown.prompt_only:
+        if logprobs is not None and self._shown.echo.prompt_only:
             logprobs = []
         if self._echoes:
             self._echoes = False
@@ -175,10 +205,10 @@ class ChoiceReader:
                     self._prompt_token_ids, output.prompt_logprobs, self._tokenizer
                 )
                 logprobs = before + logprobs
-        prompt = output.prompt_logprobs if self._shown.prompt_logprobs else None
+        prompt = output.prompt_logprobs if self._shown.tokens.prompt_logprobs else None
         ids: list[int] | UnsetType = UNSET
-        if self._shown.token_ids:
-            ids = [] if self._shown.prompt_only else output.output_tokens
+        if self._shown.tokens.ids:
+            ids = [] if self._shown.echo.prompt_only else output.output_tokens
         return Piece(text, logprobs, prompt, output, ids)
 
 
@@ -213,7 +243,7 @@ class Answers:
         self.readers = [
             ChoiceReader(
                 shown,
-                shown.echoes[index // shown.n] if shown.echoes else "",
+                shown.echo.before(index, shown.n),
                 prompt_token_ids,
                 tokenizer,
             )
@@ -239,8 +269,8 @@ class Answers:
 
     def whole(self, index: int, choice: Choice) -> Piece:
         """Return all of a choice that was collected as one piece, as far as it is shown."""
-        logprobs = choice.logprobs if self.shown.logprobs else None
-        ids = choice.token_ids if self.shown.token_ids else UNSET
+        logprobs = choice.logprobs if self.shown.tokens.logprobs else None
+        ids = choice.token_ids if self.shown.tokens.ids else UNSET
         text = "".join(choice.texts)
         return Piece(text, logprobs, choice.prompt, self.lasts[index], ids)
 
@@ -259,10 +289,20 @@ class Answers:
         return usage_of(
             self.lasts,
             self.shown.n,
-            prompt_only=self.shown.prompt_only,
+            prompt_only=self.shown.echo.prompt_only,
             reasoning_tokens=reasoning,
             image_tokens=self._image_tokens,
         )
+
+    def timings(self, usage: Usage) -> Timings | UnsetType:
+        """Divide the time of the request, once it is complete, if that was asked for."""
+        if not self.shown.timings:
+            return UNSET
+        return timings_of(usage, list(self.group.times.values()))
+
+    def moves(self) -> Sequence[AnswerMove] | UnsetType:
+        """List the servers between which the answer moved, if it did and its times are shown."""
+        return self.group.moves if self.shown.timings and self.group.moves else UNSET
 
     def usage_shown(self, usage: Usage | None) -> Usage | None:
         """Choose the usage for an event: `usage` at the end, else the usage so far if that is

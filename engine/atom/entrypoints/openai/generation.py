@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +24,7 @@ from atom.entrypoints.http.response_headers import tell_transfer
 from atom.entrypoints.http.sse import EventStream, until_disconnect
 from atom.entrypoints.kv_transfer.answer import header_of_outcome
 from atom.entrypoints.kv_transfer.leg_plan import Asked, LegPlan, plan_leg
-from atom.entrypoints.openai.body import read_body, timeout_of
+from atom.entrypoints.openai.body import deadline_of, read_body, timeout_of
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames, EventShape
 from atom.entrypoints.openai.openapi import answers_of, body_of
@@ -49,7 +50,7 @@ _Asked = TypeVar("_Asked", bound=RequestBody)
 class Dialect(Generic[_Asked]):
     """Define one endpoint. id_prefix: of answers' ids. request: type of its bodies, which state by
     the names of `GenerationRequest` how an answer is delivered. start: queues the prompts of a
-    request; complete: whole answers as JSON."""
+    request; complete: whole answers as JSON; stream: sends an answer's events."""
 
     path: str
     id_prefix: str
@@ -61,6 +62,7 @@ class Dialect(Generic[_Asked]):
     summary: str
     about: str
     example: Mapping[str, Any]
+    stream: type[EventStream] = EventStream
 
 
 DIALECTS: tuple[Dialect[Any], ...] = (
@@ -110,7 +112,7 @@ def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler
     async def generate(http: Request) -> Response:
         with state.body_share() as share:
             begun = await _begin(http, state, dialect, share)
-        return await _answer(http, dialect, begun)
+        return CLIENT_LEFT if begun is None else await _answer(http, dialect, begun)
 
     app.post(
         dialect.path,
@@ -118,7 +120,9 @@ def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler
         summary=dialect.summary,
         description=dialect.about,
         openapi_extra=body_of(dialect.request, dialect.example),
-        responses=answers_of(dialect.answer, streams=True),
+        responses=answers_of(
+            dialect.answer, stream=dialect.stream.content_type.decode().partition(";")[0]
+        ),
         tags=["generation"],
     )(generate)
     return generate
@@ -126,8 +130,9 @@ def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler
 
 async def _begin(
     http: Request, state: ServerState, dialect: Dialect[Any], share: BodyShare
-) -> _Begun:
-    """Process everything that needs the request itself, which is released here."""
+) -> _Begun | None:
+    """Process everything that needs the request itself, which is released here; None if the client
+    left while its images were read."""
     client_id = state.clients.of(http.scope)
     turns = state.turns.of(client_id)
     request = await read_body(http, dialect.request, share, turns)
@@ -138,20 +143,32 @@ async def _begin(
     plan = _WHOLE
     if isinstance(request, TransferFields):
         plan = plan_leg(Asked.of(request), engine.config.cache.kv_transfer)
-    answers = await dialect.start(
+    deadline = deadline_of(http, request)
+    start = partial(
+        dialect.start,
         engine,
         request,
         head.id,
         timeout_seconds=timeout_of(http, request),
+        deadline_seconds=deadline,
         client_id=client_id,
         **({} if plan.leg is None else {"leg": plan.leg}),
     )
+    # Images may wait for memory, and their client may leave meanwhile.
+    waits = state.reads_images
+    answers = await (until_disconnect(http.receive, start) if waits else start())
+    if answers is None:
+        return None
     return _Begun(
         answers,
         head,
         streams=bool(request.stream),
         with_usage=request.wants_usage_chunk,
-        may_be_refused=request.compiles_grammar or state.refuses_late,
+        may_be_refused=(
+            request.compiles_grammar
+            or state.refuses_late
+            or engine.deadlines.ends_late_ones(deadline)
+        ),
         plan=plan,
     )
 
@@ -164,7 +181,7 @@ async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Respon
         if begun.may_be_refused and not await accepted(http, answers):
             return CLIENT_LEFT
         events = dialect.events(answers, head, with_usage=begun.with_usage)
-        return EventStream(AnswerFrames(answers, events))
+        return dialect.stream(AnswerFrames(answers, events))
     try:
         # As one body, unless the client leaves before it is complete.
         body = await until_disconnect(http.receive, lambda: dialect.complete(answers, head))

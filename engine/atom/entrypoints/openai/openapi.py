@@ -67,9 +67,6 @@ _ANSWERS: tuple[type[msgspec.Struct], ...] = (
     Version,
 )
 _REFERENCE = "#/components/schemas/{model}"
-# Of no schema: OpenAPI 3.1 has none for the events of a stream, and of a string a client would
-# believe that each event is one.
-_EVENTS: dict[str, dict[str, object]] = {"text/event-stream": {}}
 
 
 def body_of(kind: type[BaseModel], example: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -79,10 +76,15 @@ def body_of(kind: type[BaseModel], example: Mapping[str, Any] | None = None) -> 
 
 
 def answers_of(
-    kind: type[msgspec.Struct], *, streams: bool = False, example: object = None
+    kind: type[msgspec.Struct], *, stream: str = "", example: object = None
 ) -> dict[int | str, Any]:
-    """Describe an answer, for a route's `responses`. streams: it may answer with events instead."""
-    content = _json_of(kind.__name__, example) | (_EVENTS if streams else {})
+    """Describe an answer, for a route's `responses`. stream: media type of the events that it
+    may answer with instead; empty for none."""
+    content = _json_of(kind.__name__, example)
+    if stream:
+        # Of no schema: OpenAPI 3.1 has none for the events of a stream, and of a string a client
+        # would believe that each event is one.
+        content[stream] = {}
     return {200: {"description": "The answer.", "content": content}}
 
 
@@ -216,6 +218,7 @@ _TAGS = {
     "adapters": "LoRA adapters that come and go, where the server allows it.",
     "tokens": "The model's own tokenizer.",
     "pooling": "Vectors and scores, of a model that was started for them (--runner pooling).",
+    "batches": "Files of requests, answered in the background (--batch-dir).",
     "status": "How the server is; none of these needs a key.",
     "control": "Changes for every client; these always need a key.",
 }

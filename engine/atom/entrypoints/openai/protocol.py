@@ -22,6 +22,7 @@ from atom.entrypoints.request_fields.generation_fields import (
 )
 from atom.entrypoints.request_fields.request_body import (
     ID_PATTERN,
+    DeadlineFields,
     RequestBody,
     ServedBody,
     StrictModel,
@@ -46,6 +47,7 @@ class GenerationRequest(
     AnswerFields,
     SamplingFields,
     TransferFields,
+    DeadlineFields,
     ServedBody,
 ):
     """Fields of both endpoints."""

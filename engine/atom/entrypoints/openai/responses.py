@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from atom.entrypoints.kv_transfer.answer import ShownParams
 from atom.entrypoints.openai.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
-from atom.model_engine.request import RequestOutput
+from atom.model_engine.request import AnswerMove, AnswerTimes, RequestOutput
 
 # What several bodies have alike.
 AnswerId = Annotated[str, Meta(description="Ends with the request's id.")]
@@ -69,6 +69,35 @@ class Usage(msgspec.Struct, frozen=True):
         CompletionTokensDetails | UnsetType,
         Meta(description="There where the model's reasoning is known."),
     ] = UNSET
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Divide the time of an answer; of several answers to one request, of the whole request. The
+    names are llama.cpp's where it has one."""
+
+    queue_ms: Annotated[
+        float, Meta(description="Milliseconds from the request's arrival to its first step.")
+    ]
+    prompt_ms: Annotated[
+        float, Meta(description="Milliseconds from the first step to the first token.")
+    ]
+    predicted_ms: Annotated[
+        float, Meta(description="Milliseconds from the first token to the last.")
+    ]
+    cache_n: Annotated[int, Meta(description="Prompt tokens that were in the prefix cache.")]
+    prompt_n: Annotated[int, Meta(description="Prompt tokens that were computed.")]
+    predicted_n: Annotated[int, Meta(description="Tokens generated.")]
+    draft_n_accepted: Annotated[
+        int, Meta(description="Generated tokens that were accepted drafts.")
+    ]
+    requests_before: Annotated[
+        int, Meta(description="Requests that were open when this one arrived.")
+    ]
+
+
+AskedTimings = Annotated[
+    Timings | UnsetType, Meta(description="Where the time went, if it was asked for.")
+]
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -133,6 +162,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: ServedModel
     choices: Annotated[list[ChatChoice], Meta(description="The answers, n of them.")]
     usage: Annotated[Usage, Meta(description="What the request cost.")]
+    timings: AskedTimings = UNSET
     system_fingerprint: Fingerprint = UNSET
     prompt_logprobs: AskedPromptLogprobs = UNSET
     prompt_token_ids: PromptTokenIds = UNSET
@@ -176,7 +206,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Represent one event of a streamed chat answer. usage: absent unless asked for; then null in
-    every chunk but the last."""
+    every chunk but the last. moves: beside timings, of an answer that other servers continued."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -185,6 +215,8 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     system_fingerprint: str | UnsetType = UNSET
     usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+    moves: Sequence[AnswerMove] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
 
@@ -224,6 +256,7 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: Annotated[list[TextChoice], Meta(description="The answers, n to each prompt.")]
     system_fingerprint: Fingerprint = UNSET
     usage: Annotated[Usage | UnsetType | None, Meta(description="What the request cost.")] = UNSET
+    timings: AskedTimings = UNSET
     kv_transfer_params: ShownParams = UNSET
 
 
@@ -239,6 +272,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     supported_endpoints: Annotated[
         list[str],
         Meta(description="The paths of the endpoints that the model answers, the usual one first."),
+    ]
+    input_modalities: Annotated[
+        list[str],
+        Meta(description="What requests may hold: text, and image if the model reads it."),
     ]
     weight_version: Annotated[
         str | UnsetType,
@@ -338,6 +375,30 @@ class Sleeping(msgspec.Struct, frozen=True):
 
 class Empty(msgspec.Struct, frozen=True):
     """The empty answer {}: the request was carried out."""
+
+
+def timings_of(usage: Usage, each: Sequence[AnswerTimes]) -> Timings | UnsetType:
+    """Divide the time of a request with these answers; UNSET if no answer has a token."""
+    if not each:
+        return UNSET
+    waited = min(times.waited for times in each)
+    first = min(times.waited + times.prompt for times in each)
+    end = max(times.waited + times.prompt + times.answer for times in each)
+    cached = usage.prompt_tokens_details.cached_tokens
+    return Timings(
+        queue_ms=_milliseconds(waited),
+        prompt_ms=_milliseconds(first - waited),
+        predicted_ms=_milliseconds(end - first),
+        cache_n=cached,
+        prompt_n=usage.prompt_tokens - cached,
+        predicted_n=usage.completion_tokens,
+        draft_n_accepted=sum(times.tokens - times.steps for times in each),
+        requests_before=min(times.others for times in each),
+    )
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 3)
 
 
 def usage_of(

@@ -26,7 +26,15 @@ from atom.entrypoints.openai.chat_parsing import (
 )
 from atom.entrypoints.openai.chat_prompt import ChatPrompt, chat_prompt, chat_work
 from atom.entrypoints.openai.chat_structure import chat_structure
-from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
+from atom.entrypoints.openai.choices import (
+    AnswerHead,
+    Answers,
+    Choice,
+    Piece,
+    Shown,
+    ShownTokens,
+    render,
+)
 from atom.entrypoints.openai.frames import StreamEvents, TextTemplate
 from atom.entrypoints.openai.image_parts import read_images
 from atom.entrypoints.openai.logprobs import (
@@ -52,7 +60,7 @@ from atom.images.item import ImageItem
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.transfer_legs import Leg
-from atom.sampling_params import SamplingParams
+from atom.sampling_params import MAX_CHOICES, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,39 +110,55 @@ async def start_chat(
     request_id: str,
     *,
     timeout_seconds: float | None = None,
+    deadline_seconds: float | None = None,
     client_id: str = "",
     leg: Leg | None = None,
 ) -> Answers:
     """Queue the conversation. leg: of a request that another engine shares. Raises `RequestError`
     for whatever is wrong with it."""
-    items = await read_images(engine, client_id, request.messages)
-    plan = await chat_work(engine, client_id, request, partial(plan_chat, engine, request, items))
-    params, parsing = params_of_leg(plan.params, leg), plan.parsing
-    try:
-        group = await engine.add_requests(
-            [plan.prompt.prompt],
-            params,
-            request_id=request_id,
-            # The template writes special tokens itself.
-            add_special_tokens=bool(request.add_special_tokens),
-            priority=request.priority or 0,
-            timeout_seconds=timeout_seconds,
-            cache_salt=request.cache_salt or "",
-            client_id=client_id,
-            model=request.model,
-            leg=leg,
-            images=(plan.prompt.images,),
-        )
-    except RequestError as error:
-        if error.param == "prompt":  # the rendered conversation
-            error.param = "messages"
-        raise
+    answers = min(max(request.n or 1, 1), MAX_CHOICES)  # another number is refused below
+    reading = read_images(
+        engine,
+        client_id,
+        request.messages,
+        answers=answers,
+        seconds=timeout_seconds,
+        deadline_seconds=deadline_seconds,
+    )
+    # Queued requests hold the memory of their images themselves.
+    async with reading as items:
+        make_plan = partial(plan_chat, engine, request, items)
+        plan = await chat_work(engine, client_id, request, make_plan)
+        params, parsing = params_of_leg(plan.params, leg), plan.parsing
+        try:
+            group = await engine.add_requests(
+                [plan.prompt.prompt],
+                params,
+                request_id=request_id,
+                # The template writes special tokens itself.
+                add_special_tokens=bool(request.add_special_tokens),
+                priority=request.priority or 0,
+                timeout_seconds=timeout_seconds,
+                deadline_seconds=deadline_seconds,
+                cache_salt=request.cache_salt or "",
+                client_id=client_id,
+                model=request.model,
+                leg=leg,
+                images=(plan.prompt.images,),
+            )
+        except RequestError as error:
+            if error.param == "prompt":  # the rendered conversation
+                error.param = "messages"
+            raise
     shown = Shown(
         n=params.n,
-        logprobs=params.logprobs is not None,
-        prompt_logprobs=params.prompt_logprobs is not None,
-        token_ids=bool(request.return_token_ids),
+        tokens=ShownTokens(
+            logprobs=params.logprobs is not None,
+            prompt_logprobs=params.prompt_logprobs is not None,
+            ids=bool(request.return_token_ids),
+        ),
         running_usage=request.wants_running_usage,
+        timings=bool(request.return_timings),
         holds_back=bool(params.stop_strings),
         skips_special_tokens=params.skip_special_tokens,
         parsing=parsing,
@@ -159,13 +183,15 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
     prompt = choices[0].prompt
 
     def body() -> bytes:
+        usage = answers.usage()
         return to_json(
             ChatCompletion(
                 id=head.id,
                 created=head.created,
                 model=head.model,
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
-                usage=answers.usage(),
+                usage=usage,
+                timings=answers.timings(usage),
                 system_fingerprint=answers.group.fingerprint,
                 prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
                 prompt_token_ids=_prompt_ids(answers),
@@ -178,7 +204,7 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
 
 def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
     last = answers.lasts[index]
-    shown = chat_logprobs(choice.logprobs, answers.names) if answers.shown.logprobs else None
+    shown = chat_logprobs(choice.logprobs, answers.names) if answers.shown.tokens.logprobs else None
     text, reason = "".join(choice.texts), str(last.finish_reason)
     parsing = answers.shown.parsing
     message = ChatAnswer(text) if parsing is None else message_of(parsing, text, reason)
@@ -193,13 +219,13 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
         str(last.finish_detail),
         last.stop_reason,
         shown,
-        choice.token_ids if answers.shown.token_ids else UNSET,
+        choice.token_ids if answers.shown.tokens.ids else UNSET,
     )
 
 
 def _prompt_ids(answers: Answers) -> Sequence[int] | UnsetType:
     """Return the single prompt's token ids if they were asked for."""
-    return answers.group.prompt_token_ids[0] if answers.shown.token_ids else UNSET
+    return answers.group.prompt_token_ids[0] if answers.shown.tokens.ids else UNSET
 
 
 class ChatEvents(StreamEvents):
@@ -312,6 +338,8 @@ class ChatEvents(StreamEvents):
                 choices=choices,
                 system_fingerprint=self._answers.group.fingerprint,
                 usage=self._answers.usage_shown(usage) if self._with_usage else UNSET,
+                timings=UNSET if usage is None else self._answers.timings(usage),
+                moves=UNSET if usage is None else self._answers.moves(),
                 prompt_logprobs=prompt,
                 prompt_token_ids=prompt_token_ids,
             )

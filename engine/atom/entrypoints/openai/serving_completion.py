@@ -14,7 +14,16 @@ from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import DONE, frame
 from atom.entrypoints.kv_transfer.answer import params_of
 from atom.entrypoints.kv_transfer.leg_plan import params_of_leg
-from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
+from atom.entrypoints.openai.choices import (
+    AnswerHead,
+    Answers,
+    Choice,
+    Echo,
+    Piece,
+    Shown,
+    ShownTokens,
+    render,
+)
 from atom.entrypoints.openai.frames import StreamEvents
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
 from atom.entrypoints.openai.protocol import (
@@ -37,6 +46,7 @@ async def start_completion(
     request_id: str,
     *,
     timeout_seconds: float | None = None,
+    deadline_seconds: float | None = None,
     client_id: str = "",
     leg: Leg | None = None,
 ) -> Answers:
@@ -68,6 +78,7 @@ async def start_completion(
         request_id=request_id,
         priority=request.priority or 0,
         timeout_seconds=timeout_seconds,
+        deadline_seconds=deadline_seconds,
         cache_salt=request.cache_salt or "",
         add_special_tokens=request.add_special_tokens is not False,
         client_id=client_id,
@@ -76,13 +87,15 @@ async def start_completion(
     )
     shown = Shown(
         n=params.n,
-        logprobs=request.logprobs is not None,
-        prompt_logprobs=request.prompt_logprobs is not None,
-        token_ids=bool(request.return_token_ids),
+        tokens=ShownTokens(
+            logprobs=request.logprobs is not None,
+            prompt_logprobs=request.prompt_logprobs is not None,
+            ids=bool(request.return_token_ids),
+        ),
         running_usage=request.wants_running_usage,
+        timings=bool(request.return_timings),
         skips_special_tokens=params.skip_special_tokens,
-        echoes=tuple(echoes),
-        prompt_only=prompt_only,
+        echo=Echo(tuple(echoes), prompt_only),
         holds_back=bool(params.stop_strings),
     )
     tokenizer = engine.processor.tokenizer
@@ -110,13 +123,15 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
     choices = await answers.collect()
 
     def body() -> bytes:
+        usage = answers.usage()
         return to_json(
             TextCompletion(
                 id=head.id,
                 created=head.created,
                 model=head.model,
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
-                usage=answers.usage(),
+                usage=usage,
+                timings=answers.timings(usage),
                 system_fingerprint=answers.group.fingerprint,
                 kv_transfer_params=params_of(answers.lasts[0].ticket, head.id),
             )
@@ -144,7 +159,7 @@ def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
             prompt_logprobs=prompt, token_ids=ids, prompt_token_ids=of_prompt,
         )  # fmt: skip
     reason, detail, stop = output.finish_reason, output.finish_detail, output.stop_reason
-    if answers.shown.prompt_only:
+    if answers.shown.echo.prompt_only:
         reason, detail, stop = FinishReason.LENGTH, "max_tokens", None
     return TextChoice(
         index, piece.text, reason, logprobs, str(detail), stop, prompt, ids, of_prompt
@@ -178,5 +193,6 @@ class TextEvents(StreamEvents):
                 choices=choices,
                 system_fingerprint=self._answers.group.fingerprint,
                 usage=self._answers.usage_shown(usage) if self._with_usage else UNSET,
+                timings=UNSET if usage is None else self._answers.timings(usage),
             )
         )

@@ -20,7 +20,7 @@ from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.errors import shortened
 from atom.entrypoints.http.loadable_paths import LoadableByRequests
-from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
+from atom.entrypoints.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.openai.server_names import ServerNames
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.entrypoints.startup.supported_endpoints import Offer, supported_endpoints
@@ -104,6 +104,7 @@ class ServerState:
             self.engine.processor.metrics,
             self.engine.stats_by_rank,
             self.engine.counts_by_client(),
+            {} if self.engine.images is None else dict(self.engine.images.memory.figures()),
         )
 
     async def numbers(self) -> ServerNumbers | None:

@@ -45,7 +45,7 @@ class ResponseFormat(StrictModel):
     schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
     """The schema, in the position of llama.cpp, Together and Fireworks; with json_object too."""
     grammar: str | None = None
-    """GBNF text of type grammar."""
+    """GBNF or Lark text of type grammar."""
     pattern: str | None = None
     """Regular expression of type regex, for the whole answer."""
     format: dict[str, Any] | None = None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.pooling.answers import Embedding, Embeddings
-from atom.entrypoints.pooling.pooled_prompts import Asked, naming, pool
+from atom.entrypoints.pooling.pooled_prompts import Asked, Pooled, naming, pool
 from atom.entrypoints.pooling.requests import EmbeddingRequest
 from atom.errors import RequestError
 from atom.model_engine.front.input_processor import Prompt
@@ -17,6 +17,22 @@ from atom.model_engine.front.input_processor import Prompt
 
 async def embed(asked: Asked, request: EmbeddingRequest) -> bytes:
     """Compute the answer as JSON. Raises `RequestError`."""
+    pooled = await embedded(asked, request)
+    as_base64 = request.encoding_format == "base64"
+    data = [
+        Embedding(index=index, embedding=_base64(vector) if as_base64 else vector.tolist())
+        for index, vector in enumerate(pooled.vectors)
+    ]
+    return to_json(
+        Embeddings(
+            id=asked.id, created=asked.created, model=asked.model, data=data, usage=pooled.usage
+        )
+    )
+
+
+async def embedded(asked: Asked, request: EmbeddingRequest) -> Pooled:
+    """Compute the vectors of the inputs, cut to the requested dimensions. Raises
+    `RequestError`."""
     if asked.kind != "embed":
         raise RequestError(
             f"{asked.model} was started for scores (--convert classify); send /v1/score or "
@@ -26,17 +42,7 @@ async def embed(asked: Asked, request: EmbeddingRequest) -> bytes:
     special = request.add_special_tokens is not False
     with naming("input"):
         pooled = await pool(asked, _prompts(request), add_special_tokens=special)
-    vectors = _first_numbers(pooled.vectors, dimensions)
-    as_base64 = request.encoding_format == "base64"
-    data = [
-        Embedding(index=index, embedding=_base64(vector) if as_base64 else vector.tolist())
-        for index, vector in enumerate(vectors)
-    ]
-    return to_json(
-        Embeddings(
-            id=asked.id, created=asked.created, model=asked.model, data=data, usage=pooled.usage
-        )
-    )
+    return Pooled(_first_numbers(pooled.vectors, dimensions), pooled.usage)
 
 
 def _prompts(request: EmbeddingRequest) -> list[Prompt]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from atom.entrypoints.openai.protocol import kind_of_prompt
 from atom.entrypoints.request_fields.field_row import Endpoint
-from atom.entrypoints.request_fields.request_body import ServedBody, StrictModel
+from atom.entrypoints.request_fields.request_body import ServedBody
+from atom.errors import RequestError
 
 MAX_INPUTS = 2048  # OpenAI's bound
 MAX_INSTRUCTION_CHARS = 8192
@@ -66,13 +67,8 @@ class ScoreRequest(PoolingRequest):
     """Instruction of a reranker; the model's own if none."""
 
 
-class DocumentText(StrictModel):
-    text: str
-    """The document's text."""
-
-
 _Document = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[DocumentText, Tag("<object>")],
+    Annotated[str, Tag("<text>")] | Annotated[dict[str, Any], Tag("<object>")],
     Discriminator(lambda value: "<text>" if isinstance(value, str) else "<object>"),
 ]
 
@@ -85,7 +81,10 @@ class RerankRequest(PoolingRequest):
     query: str
     """The text that the documents are compared with."""
     documents: Annotated[list[_Document], _Inputs]
-    """Texts that are ranked, each plain or as an object with text."""
+    """Texts that are ranked, each plain or as an object with text, or with the rank_fields."""
+    rank_fields: Annotated[list[str], Field(min_length=1, max_length=64)] | None = None
+    """Cohere's: the fields of documents that are objects, which are ranked together; text unless it
+    is sent."""
     top_n: Annotated[int, Field(ge=0)] | None = None
     """Number of the most relevant documents to return; all unless it is sent."""
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
@@ -99,5 +98,22 @@ class RerankRequest(PoolingRequest):
 
     @property
     def texts(self) -> list[str]:
-        """Return the documents' texts."""
-        return [each if isinstance(each, str) else each.text for each in self.documents]
+        """Return the documents' texts. Raises `RequestError` for one without a field."""
+        return [
+            each if isinstance(each, str) else self._text_of(each, index)
+            for index, each in enumerate(self.documents)
+        ]
+
+    def _text_of(self, document: dict[str, Any], index: int) -> str:
+        """Return an object's text: the one field, or lines of names and values, as Cohere has."""
+        names = self.rank_fields or ["text"]
+        for name in names:
+            if not isinstance(document.get(name), str):
+                raise RequestError(
+                    f"documents[{index}].{name[:64]}: is required, a text; rank_fields names the "
+                    "fields of documents that are ranked",
+                    param="documents",
+                )
+        if len(names) == 1:
+            return str(document[names[0]])
+        return "\n".join(f"{name}: {document[name]}" for name in names)

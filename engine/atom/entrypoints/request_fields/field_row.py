@@ -26,6 +26,10 @@ class Endpoint(StrEnum):
     RERANK = "rerank"
     MESSAGES = "messages"
     COUNT_TOKENS = "messages/count_tokens"
+    OLLAMA_CHAT = "api/chat"
+    OLLAMA_GENERATE = "api/generate"
+    OLLAMA_EMBED = "api/embed"
+    OLLAMA_EMBEDDINGS = "api/embeddings"
 
 
 GENERATION = (Endpoint.CHAT, Endpoint.COMPLETIONS)

@@ -18,6 +18,7 @@ from atom.entrypoints.request_fields.field_row import (
 )
 from atom.entrypoints.request_fields.foreign_words import FOREIGN_WORDS
 from atom.entrypoints.request_fields.messages_fields import MESSAGES_FIELDS
+from atom.entrypoints.request_fields.ollama_fields import OLLAMA_FIELDS
 from atom.entrypoints.request_fields.responses_fields import RESPONSES_FIELDS
 
 _CHAT = (Endpoint.CHAT,)
@@ -188,6 +189,7 @@ _HARMLESS: tuple[FieldRow, ...] = (
     *harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
     *harmless((Endpoint.GENERATE,), "text", "the prompt is its token_ids"),
     *refused((Endpoint.GENERATE,), "features", _TEXT_ONLY),
+    *harmless((Endpoint.RERANK,), "max_chunks_per_doc", "a document is scored as a whole"),
     *harmless(POOLING, "user", "names a person; nobody here asks"),
     *harmless(GENERATION, "store service_tier", _FOR_OPENAI),
     *harmless(_CHAT, "prediction", "makes OpenAI's answers sooner, and changes none"),
@@ -243,4 +245,11 @@ _HARMLESS: tuple[FieldRow, ...] = (
     *harmless(_TOKENIZE, "parse_special", "marks of special tokens are always read as them"),
 )
 
-OTHER_FIELDS = (*_REFUSED, *_HARMLESS, *FOREIGN_WORDS, *RESPONSES_FIELDS, *MESSAGES_FIELDS)
+OTHER_FIELDS = (
+    *_REFUSED,
+    *_HARMLESS,
+    *FOREIGN_WORDS,
+    *RESPONSES_FIELDS,
+    *MESSAGES_FIELDS,
+    *OLLAMA_FIELDS,
+)

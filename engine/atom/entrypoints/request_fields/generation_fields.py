@@ -106,6 +106,8 @@ class TokenFields(StrictModel):
     """Return the ids of the prompt's and the answer's tokens."""
     return_tokens_as_token_ids: bool | None = None
     """Write tokens as token_id:N in log-probabilities."""
+    return_timings: bool | None = None
+    """Return where the time of the answer went, as `timings` beside usage."""
     prompt_logprobs: Whole | None = None
     """Return, for each token of the prompt, its log-probability and those of so many likelier
     ones."""

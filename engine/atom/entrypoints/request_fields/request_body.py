@@ -27,6 +27,8 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 # The bounds are inside the conversion, so that the schema has them as minimum and maximum.
 _Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
+MAX_DEADLINE_MS = MAX_TIMEOUT_SECONDS * 1000
+_Deadline = Annotated[float, Field(gt=0, le=MAX_DEADLINE_MS)]
 
 
 class StrictModel(BaseModel):
@@ -61,3 +63,12 @@ class ServedBody(RequestBody):
     """Seconds after which the request ends; an answer has its tokens so far."""
     timeout: _Timeout | None = None
     """The same as timeout_seconds; the header X-Request-Timeout sets it as well."""
+
+
+class DeadlineFields(StrictModel):
+    """The field of the time until a first token."""
+
+    deadline_ms: _Deadline | None = None
+    """Milliseconds until the first token: if it is expected later, the request is refused with 429,
+    or ended with 503 once they have passed (--deadline-action). The header X-Request-Deadline-Ms
+    sets it as well."""

@@ -148,4 +148,4 @@ def own_error(error: RequestError) -> RequestError:
     for word, own in _WORDS:
         text = text.replace(word, own)
     param = None if error.param is None else _PARAMS.get(error.param, error.param)
-    return RequestError(text, param=param, status=error.status, code=error.code)
+    return error.reworded(text, param)

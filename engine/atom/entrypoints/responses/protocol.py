@@ -16,6 +16,7 @@ from atom.entrypoints.openai.tools import MAX_TOOLS
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.entrypoints.request_fields.generation_fields import SamplingFields
 from atom.entrypoints.request_fields.request_body import (
+    DeadlineFields,
     RequestBody,
     ServedBody,
     StrictModel,
@@ -136,7 +137,9 @@ class RecordFields(StrictModel):
     """Is shown with the response."""
 
 
-class ResponsesRequest(RecordFields, SamplingFields, ConversationFields, ServedBody):
+class ResponsesRequest(
+    RecordFields, SamplingFields, ConversationFields, DeadlineFields, ServedBody
+):
     """A body of POST /v1/responses."""
 
     endpoint: ClassVar = Endpoint.RESPONSES

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from atom.entrypoints.http.body_budget import BodyShare
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.response_headers import tell_ignored
 from atom.entrypoints.http.sse import EventStream, until_disconnect
-from atom.entrypoints.openai.body import read_body, timeout_of
+from atom.entrypoints.openai.body import deadline_of, read_body, timeout_of
 from atom.entrypoints.openai.chat_prompt import rendered_chat
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames
@@ -85,6 +86,8 @@ def responses_handlers(
     async def create_response(http: Request) -> Response:
         with state.body_share() as share:
             begun = await _begin(http, state, store, share)
+        if begun is None:
+            return CLIENT_LEFT
         with naming_own_fields():
             return await _answer(http, store, begun)
 
@@ -99,7 +102,7 @@ def responses_handlers(
         "or with stream true as events. The conversation is sent whole, or goes on with a response "
         "that is stored.",
         openapi_extra=body_of(ResponsesRequest, _EXAMPLE),
-        responses=answers_of(ResponseObject, streams=True),
+        responses=answers_of(ResponseObject, stream="text/event-stream"),
         tags=["responses"],
     )(create_response)
     app.post(
@@ -142,8 +145,9 @@ async def _read(
 
 async def _begin(
     http: Request, state: ServerState, store: ResponseStore, share: BodyShare
-) -> _Begun:
-    """Process everything that needs the request itself, which is released here."""
+) -> _Begun | None:
+    """Process everything that needs the request itself, which is released here; None if the client
+    left while its images were read."""
     request, asked, before, client_id = await _read(http, state, store, ResponsesRequest, share)
     engine = state.serving_engine(request.model)
     if request.store:
@@ -152,20 +156,30 @@ async def _begin(
     model = engine.config.model
     number = request.request_id or token_hex(16)
     head = AnswerHead(f"resp_{number}", int(time.time()), engine.answering(request.model))
+    deadline = deadline_of(http, request)
+    start = partial(
+        start_chat,
+        engine,
+        asked.chat,
+        head.id,
+        timeout_seconds=timeout_of(http, request),
+        deadline_seconds=deadline,
+        client_id=client_id,
+    )
     with naming_own_fields():
-        answers = await start_chat(
-            engine,
-            asked.chat,
-            head.id,
-            timeout_seconds=timeout_of(http, request),
-            client_id=client_id,
-        )
+        waits = state.reads_images  # for memory, and the client may leave meanwhile
+        answers = await (until_disconnect(http.receive, start) if waits else start())
+    if answers is None:
+        return None
     return _Begun(
         answers,
         AnswerReader(answers, output_items(request, asked.tools, answers)),
         begun_response(request, head, model.generation, stores=stores),
         streams=bool(request.stream),
-        may_be_refused=asked.chat.compiles_grammar or asked.tools.has_strict or state.refuses_late,
+        may_be_refused=asked.chat.compiles_grammar
+        or asked.tools.has_strict
+        or state.refuses_late
+        or engine.deadlines.ends_late_ones(deadline),
         owner=owner_of(client_id),
         before=before if stores else (),
         items=asked.items if stores else (),

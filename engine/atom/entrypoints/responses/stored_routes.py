@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.openapi import answers_of
+from atom.entrypoints.openai.pages import page_of
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.responses.objects import (
     DeletedResponse,
@@ -104,21 +105,12 @@ def _json(body: msgspec.Struct) -> Response:
 
 def _listed(items: list[dict[str, Any]], http: Request) -> InputItemList:
     query = http.query_params
-    limit = query.get("limit", str(_LISTED))
-    if not limit.isdigit() or not 1 <= int(limit) <= _MOST_LISTED:
-        raise RequestError(f"limit: must be 1 to {_MOST_LISTED}", param="limit")
     if query.get("order", "desc") == "desc":
         items = items[::-1]
-    after = query.get("after")
-    if after:
-        ids = [item["id"] for item in items]
-        if after not in ids:
-            raise RequestError("after: no item of this response has that id", param="after")
-        items = items[ids.index(after) + 1 :]
-    shown = items[: int(limit)]
+    page = page_of(items, lambda item: str(item["id"]), query, (_LISTED, _MOST_LISTED))
     return InputItemList(
-        data=shown,
-        first_id=shown[0]["id"] if shown else None,
-        last_id=shown[-1]["id"] if shown else None,
-        has_more=len(shown) < len(items),
+        data=list(page.items),
+        first_id=page.first_id,
+        last_id=page.last_id,
+        has_more=page.has_more,
     )

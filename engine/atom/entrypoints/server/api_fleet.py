@@ -280,7 +280,8 @@ class ApiFleet:
         served = self._all_ready.is_set()
         with contextlib.suppress(TimeoutError):
             seconds = _FAILED_END_SECONDS if served else _STARTING_END_SECONDS
-            await asyncio.wait_for(self._all_ended.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._all_ended.wait()
         for server in self._servers:
             if server.returncode is None:
                 if served:

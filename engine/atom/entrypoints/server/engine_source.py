@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from atom.config import Config, build_config
-from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
+from atom.entrypoints.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.process.stop_requests import on_daemon_thread
 from atom.entrypoints.server.owner_messages import ModelOpened
 from atom.entrypoints.server.server_options import ServerOptions
@@ -29,6 +29,7 @@ from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.wire.core_port import CoreEvent
 from atom.model_engine.wire.core_sockets import ClientAddress
 from atom.model_engine.wire.other_nodes import ClientPorts
+from atom.utils.host_memory import host_memory_bytes
 
 if TYPE_CHECKING:
     from atom.entrypoints.handover.replica_session import ReplicaSessions
@@ -68,7 +69,14 @@ def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcesso
         reasoning_parser=options.chat.reasoning_parser,
         template_kwargs=options.chat.template_kwargs,
         media=options.chat.media,
+        image_memory_bytes=_image_memory_bytes(options),
     )
+
+
+def _image_memory_bytes(options: ServerOptions) -> int:
+    """Return the share of each HTTP process in the memory for images."""
+    whole = options.engine.images.memory_bytes(host_memory_bytes())
+    return whole // options.listen.api_servers
 
 
 class OwnEngine:

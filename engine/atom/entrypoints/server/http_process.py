@@ -37,11 +37,13 @@ from atom.entrypoints.process.process_conduct import (
     yield_cores,
 )
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
+from atom.entrypoints.recording.load_recorder import open_recorder
 from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.server.engine_source import EngineSource
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.entrypoints.startup.supported_endpoints import Offer
+from atom.entrypoints.stored_batches.service import open_batches, running_batches
 from atom.entrypoints.tracing.span_export import SpanExport
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -97,7 +99,8 @@ class HttpServer(uvicorn.Server):
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), _TICK_SECONDS)
+                async with asyncio.timeout(_TICK_SECONDS):
+                    await self._ending.wait()
 
     def end(self, *, at_once: bool) -> None:
         """End the server; `at_once` without waiting for open responses."""
@@ -127,7 +130,7 @@ class HttpProcess:
         self._source = source
         self._announce = announce
         self._alone = alone
-        endpoint = options.otlp_traces_endpoint
+        endpoint = options.observe.otlp_traces_endpoint
         self._spans = None if endpoint is None else SpanExport(endpoint)
         self._state = ServerState(
             timeline=StartupTimeline(options.startup_budget_seconds),
@@ -142,6 +145,8 @@ class HttpProcess:
             loadable=LoadableByRequests.of(options.access, options.engine.checkpoint.model),
         )
         self._keys = options.keys()
+        self._batches = open_batches(options.limits.batches)
+        self._recorder = open_recorder(options.observe.record)
         self._http = HttpServer(
             build_app(
                 self._state,
@@ -152,8 +157,11 @@ class HttpProcess:
                     options.limits.responses_store_bytes, "" if alone else _NOT_SHARED
                 ),
                 console=options.listen.console,
+                mcp_hosts=options.listen.mcp_hosts,
                 shows_tokenizer=options.listen.shows_tokenizer,
+                batches=self._batches,
                 tracer=None if self._spans is None else self._spans.tracer,
+                recorder=self._recorder,
             ),
             options,
         )
@@ -197,7 +205,8 @@ class HttpProcess:
                     yield_cores()
                 self._state.timeline.ready()
                 self._announce(report, self._state.offer(engine))
-                await self._until_stopped_or_dead(engine, serving)
+                async with running_batches(self._batches):
+                    await self._until_stopped_or_dead(engine, serving)
             return await self._end_in_order(engine)
         finally:
             await self._close(engine, serving)
@@ -284,7 +293,8 @@ class HttpProcess:
             return
         while not await engine.hand_over():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.stop_now.wait(), _HAND_OVER_AGAIN_SECONDS)
+                async with asyncio.timeout(_HAND_OVER_AGAIN_SECONDS):
+                    await self._stopping.stop_now.wait()
         await engine.end_core(_ENGINE_END_SECONDS)
 
     async def _relay_rest(self, engine: AsyncLLMEngine) -> None:
@@ -308,5 +318,9 @@ class HttpProcess:
             self._state.exchange.stop()
         if engine is not None:
             await engine.shutdown(0.0)
+        if self._batches is not None:
+            self._batches.close()
+        if self._recorder is not None:
+            self._recorder.close()
         if self._spans is not None:
             await first_of(asyncio.ensure_future(self._spans.close()), at_once)

@@ -17,6 +17,7 @@ from atom.entrypoints.server_parts import (
     ClientOptions,
     LimitOptions,
     ListenOptions,
+    ObserveOptions,
     PeerOptions,
 )
 
@@ -25,10 +26,9 @@ from atom.entrypoints.server_parts import (
 class ServerOptions:
     """Hold the options of the OpenAI-compatible server. access: beside the users' keys.
     drain_seconds: for open requests after SIGTERM. created: seconds since 1970 that the API shows
-    as the model's, equal in all processes; None for the time of the start. otlp_traces_endpoint:
-    URL that spans of requests are sent to; None for no spans. lora_modules_file: the file of
-    adapters to follow. served_names: requests' names of the model; empty for its own. verbose: the
-    start-up table has backends."""
+    as the model's, equal in all processes; None for the time of the start. lora_modules_file: the
+    file of adapters to follow. served_names: requests' names of the model; empty for its own.
+    verbose: the start-up table has backends."""
 
     engine: EngineOptions
     listen: ListenOptions = field(default_factory=ListenOptions)
@@ -37,10 +37,10 @@ class ServerOptions:
     peers: PeerOptions = field(default_factory=PeerOptions)
     clients: ClientOptions = field(default_factory=ClientOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
+    observe: ObserveOptions = field(default_factory=ObserveOptions)
     drain_seconds: float = 30.0
     startup_budget_seconds: float | None = None
     lora_modules_file: Path | None = None
-    otlp_traces_endpoint: str | None = None
     verbose: bool = False
     served_names: tuple[str, ...] = ()
     created: int | None = None

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from atom.entrypoints.startup.next_steps import Address, next_steps
 from atom.entrypoints.startup.supported_endpoints import Offer
-from atom.model_engine.wire.engine_protocol import EngineReport, HostTierReport
+from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_engine.wire.host_tier_report import HostTierReport
 
 _LOG_COLUMNS = 140
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -27,7 +28,7 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
         ("architecture", f"{report.architecture}, {report.dtype}"),
         ("device", f"{report.device}, {bytes_text(report.total_memory_bytes)}"),
         *([("backends", _backends_text(report.backends))] if verbose else []),
-        ("weights", bytes_text(report.weights_bytes)),
+        ("weights", _weights_text(report)),
         ("peak while running", bytes_text(report.peak_bytes)),
         *([("states", _states_text(report))] if report.state_bytes else []),
         (
@@ -53,6 +54,11 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
     return rows
 
 
+def _weights_text(report: EngineReport) -> str:
+    size = bytes_text(report.weights_bytes)
+    return f"{size}, {report.conversion}" if report.conversion else size
+
+
 def _states_text(report: EngineReport) -> str:
     text = f"{bytes_text(report.state_bytes)} of all sequences that may run"
     if report.max_num_seqs < report.asked_num_seqs:
@@ -70,7 +76,11 @@ def _tier_text(tier: HostTierReport) -> str:
         f"{tier.num_pages:,} pages = {tier.tokens:,} tokens in the host's memory "
         f"({bytes_text(tier.size_bytes)} for each copy of the model)"
     )
-    return f"{text}, and {tier.num_states:,} checkpoints" if tier.num_states else text
+    if tier.num_states:
+        text += f", and {tier.num_states:,} checkpoints"
+    if tier.disk_bytes:
+        text += f"; {tier.disk_tokens:,} tokens in files ({bytes_text(tier.disk_bytes)})"
+    return text
 
 
 class _Stderr(Console):

@@ -20,6 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS, response_for
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import until_disconnect
+from atom.entrypoints.ollama.routes import PREFIX as OLLAMA_PREFIX
+from atom.entrypoints.ollama.routes import name_asked
 from atom.entrypoints.openai.body import read_parsed
 from atom.entrypoints.openai.generation import CLIENT_LEFT
 from atom.entrypoints.openai.state import ServerState, not_served
@@ -30,11 +32,12 @@ from atom.entrypoints.swap.model_turns import ModelTurns
 from atom.errors import AtomError, RequestError
 from atom.model_engine.front.engine_lifecycle import EngineState
 
-_WHOLE = ("/v1/models", "/metrics")
+_WHOLE = ("/v1/models", "/metrics", "/api/tags", "/api/ps")
 # The same whichever model answers; of responses those that are stored.
 _ANY = (
     f"{RESPONSES_PATH}/", "/docs", "/redoc", "/openapi.json", "/version", "/console/",
-    "/static-offline-docs/",
+    "/static-offline-docs/", "/v1/files", "/v1/batches",
+    "/api/version",
 )  # fmt: skip
 _OF_ITS_MODEL = frozenset({COUNT_PATH})  # below one of `_ANY`
 _PROBES = frozenset({"/health", "/ready", "/ping", "/startup", "/live"})
@@ -172,7 +175,8 @@ class ModelRouter:
         most_bytes = max(model.state.most_body_bytes for model in self._models)
         with state.bodies.share(most_bytes=most_bytes) as share:
             turns = state.turns.of(state.clients.of(http.scope))
-            return await read_parsed(http, share, turns, _named)
+            of_ollama = http.scope["path"].startswith(OLLAMA_PREFIX)
+            return await read_parsed(http, share, turns, _named_by_ollama if of_ollama else _named)
 
     def _of_name(self, name: str | None) -> RoutedModel:
         """Return the model of a name. Raises `RequestError` if there is none."""
@@ -193,8 +197,13 @@ def _named(body: bytearray) -> tuple[str | None, bytearray]:
     """Read the name of the model in a body. Raises `RequestError`."""
     try:
         return _NAMED.decode(body).model, body
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"the body's model cannot be read: {error}", param="model") from None
+
+
+def _named_by_ollama(body: bytearray) -> tuple[str | None, bytearray]:
+    """Read the name as Ollama's clients write it. Raises `RequestError`."""
+    return name_asked(body), body
 
 
 class _Replayed:

@@ -33,7 +33,8 @@ SERVERS_OWN = frozenset(
         "swap-drain-seconds",
         "lora-modules-file", "otlp-traces-endpoint", "fairness-header", "max-waiting-requests",
         "request-timeout-seconds", "startup-budget-seconds", "disable-console", "verbose",
-        "enable-tokenizer-info-endpoint",
+        "enable-tokenizer-info-endpoint", "batch-dir", "batch-storage-mib", "batch-file-mib",
+        "batch-max-lines", "batch-max-files", "batch-concurrency",
         "timeout-keep-alive", "disable-access-log", "reader-timeout-seconds",
     }
 )  # fmt: skip

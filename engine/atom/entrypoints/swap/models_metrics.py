@@ -11,22 +11,35 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from atom.entrypoints.openai.metrics import EngineCollector, wake_metrics
+from atom.entrypoints.metrics.collector import EngineCollector, wake_metrics
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.outlook.metrics import OutlookMetrics
+from atom.entrypoints.stored_batches.metrics import BatchCollector
+from atom.entrypoints.stored_batches.service import BatchService
 from atom.entrypoints.swap.shared_device import SharedDevice
 
 
 def models_metrics_routes(
-    states: Mapping[str, ServerState], device: SharedDevice, is_ready: Callable[[], bool]
+    states: Mapping[str, ServerState],
+    device: SharedDevice,
+    is_ready: Callable[[], bool],
+    batches: BatchService | None = None,
 ) -> APIRouter:
     router = APIRouter()
+    outlooks = {name: OutlookMetrics() for name in states}
 
     @router.head("/metrics")
     @router.get("/metrics")
     async def metrics() -> Response:
         # The server's own series come first: a model's would have less detail.
-        collectors: list[Collector] = [DeviceCollector(device, list(states), is_ready())]
-        collectors += [EngineCollector(each, await each.numbers()) for each in states.values()]
+        collectors: list[Collector] = [
+            DeviceCollector(device, list(states), is_ready()),
+            BatchCollector(batches),
+        ]
+        collectors += [
+            EngineCollector(state, await state.numbers(), outlooks[name])
+            for name, state in states.items()
+        ]
         return Response(generate_latest(Merged(collectors)), media_type=CONTENT_TYPE_LATEST)
 
     return router

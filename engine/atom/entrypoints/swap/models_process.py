@@ -23,10 +23,12 @@ from fastapi import FastAPI
 
 from atom.config_values import SleepLevel
 from atom.entrypoints.api_server import Layers, add_error_handlers, add_model_routes, build_routes
+from atom.entrypoints.http.access import AccessKeys
 from atom.entrypoints.http.body_budget import BodyBudget
 from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.loadable_paths import LoadableByRequests
+from atom.entrypoints.ollama.routes import ollama_list_routes
 from atom.entrypoints.openai.server_names import ServerNames
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
@@ -36,6 +38,7 @@ from atom.entrypoints.server.http_process import HttpServer
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.entrypoints.startup.supported_endpoints import Offer
+from atom.entrypoints.stored_batches.service import open_batches, running_batches
 from atom.entrypoints.swap.model_router import ModelRouter, RoutedModel
 from atom.entrypoints.swap.model_turns import HoldLimits, ModelTurns
 from atom.entrypoints.swap.models_metrics import models_metrics_routes
@@ -100,12 +103,16 @@ class ModelsProcess:
         }
         for state in self._states.values():
             state.server_names.add(state.all_names)
-        endpoint = options.otlp_traces_endpoint
+        endpoint = options.observe.otlp_traces_endpoint
         self._spans = None if endpoint is None else SpanExport(endpoint)
         self._capacity = sharing.capacity
         self._device = SharedDevice([each.sharing for each in models], sharing)
         keys = self._keys = options.keys()
+        self._batches = open_batches(options.limits.batches)
         self._router = self._build_router(options, keys.any_key)
+        if self._batches is not None:
+            inside = Layers(AccessKeys()).around(self._router, lambda: self._stopping.stop.is_set())
+            self._batches.serve_through(inside, lambda: self._router.is_ready)
         layers = Layers(keys, options.listen.allowed_origins, options.listen.root_path)
         self._stopping = StopRequests(stop_signals, self._on_stop)
         app = layers.around(self._router, lambda: self._stopping.stop.is_set())
@@ -114,9 +121,13 @@ class ModelsProcess:
     def _build_router(self, options: ServerOptions, needs_key: bool) -> ModelRouter:
         stored = ResponseStore(options.limits.responses_store_bytes)
         whole = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-        add_model_routes(whole, list(self._states.values()))
+        states = list(self._states.values())
+        add_model_routes(whole, states)
+        whole.include_router(ollama_list_routes(states))
         whole.include_router(
-            models_metrics_routes(self._states, self._device, lambda: self._router.is_ready)
+            models_metrics_routes(
+                self._states, self._device, lambda: self._router.is_ready, self._batches
+            )
         )
         add_error_handlers(whole)
         routed = [
@@ -129,7 +140,9 @@ class ModelsProcess:
                     root_path=options.listen.root_path,
                     responses=stored,
                     console=options.listen.console,
+                    mcp_hosts=options.listen.mcp_hosts,
                     shows_tokenizer=options.listen.shows_tokenizer,
+                    batches=self._batches,
                     tracer=None if self._spans is None else self._spans.tracer,
                 ),
             )
@@ -154,7 +167,8 @@ class ModelsProcess:
             if started is not None:
                 self._timeline.ready()
                 self._announce(started)
-                await self._until_stopped_or_dead(serving)
+                async with running_batches(self._batches):
+                    await self._until_stopped_or_dead(serving)
                 await self._drain()
             return 1 if self._stopping.stop_now.is_set() else 0
         finally:
@@ -239,6 +253,8 @@ class ModelsProcess:
         for state in self._states.values():
             state.turns.close()
         await self._all(0.0)
+        if self._batches is not None:
+            self._batches.close()
         if self._spans is not None:
             await first_of(asyncio.ensure_future(self._spans.close()), at_once)
 

@@ -27,6 +27,7 @@ async def start_generate(
     request_id: str,
     *,
     timeout_seconds: float | None = None,
+    deadline_seconds: float | None = None,
     client_id: str = "",
     leg: Leg | None = None,
 ) -> Answers:
@@ -36,6 +37,7 @@ async def start_generate(
         request.completion(),
         request_id,
         timeout_seconds=timeout_seconds,
+        deadline_seconds=deadline_seconds,
         client_id=client_id,
         leg=leg,
     )

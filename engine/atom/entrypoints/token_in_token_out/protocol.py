@@ -15,19 +15,20 @@ from atom.entrypoints.openai.protocol import CompletionRequest, GenerationReques
 from atom.entrypoints.openai.responses import Usage
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.entrypoints.request_fields.generation_fields import StreamFields, TransferFields
-from atom.entrypoints.request_fields.request_body import ServedBody
+from atom.entrypoints.request_fields.request_body import DeadlineFields, ServedBody
 
 MAX_PARAMS = 64
 # The fields of a request that affect its tokens, without those about the answer's form.
 _TOLD = {
     "model", "stream", "stream_options", "request_id", "rid", "priority", "cache_salt", "timeout",
-    "timeout_seconds", "return_token_ids", "return_tokens_as_token_ids", "add_special_tokens",
-    "truncate_prompt_tokens", "truncation_side", "logprobs", "top_logprobs", "kv_transfer_params",
+    "timeout_seconds", "return_token_ids", "return_tokens_as_token_ids", "return_timings",
+    "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "logprobs",
+    "top_logprobs", "kv_transfer_params", "deadline_ms",
 }  # fmt: skip
 PARAMS = frozenset(GenerationRequest.model_fields) - _TOLD
 
 
-class GenerateRequest(StreamFields, TransferFields, ServedBody):
+class GenerateRequest(StreamFields, TransferFields, DeadlineFields, ServedBody):
     """A body of POST /inference/v1/generate."""
 
     endpoint: ClassVar = Endpoint.GENERATE

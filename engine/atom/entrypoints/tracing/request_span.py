@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from atom.errors import RequestError
 from atom.model_engine.request_trace import EndedRequest, QueuedCall, RequestTrace
+from atom.model_engine.transfer_legs import PrefillLeg, TransferOutcome
 from atom.sampling_params import SamplingParams
 
 _CLIENT_LEFT = 499
@@ -33,7 +35,8 @@ class RequestSpan(RequestTrace):
         self.fault: BaseException | None = None
         # Times of the engine are monotonic, those of spans are of the calendar.
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
-        self._operation = operation
+        self._operation, self._tracer = operation, tracer
+        self._prefill_legs: set[int] = set()  # numbers of requests
         self._arrivals: dict[int, float] = {}  # by number of the request
         self._prompt_tokens = 0
         self._ends: list[EndedRequest] = []
@@ -54,6 +57,8 @@ class RequestSpan(RequestTrace):
 
     def queued(self, call: QueuedCall) -> None:
         self._arrivals |= {request.id: request.arrive_time for request in call.requests}
+        legs = (each.id for each in call.requests if isinstance(each.kv_transfer, PrefillLeg))
+        self._prefill_legs.update(legs)
         prompts = call.requests[:: call.params.n]  # a prompt counts once, as in the API's usage
         self._prompt_tokens += sum(len(request.prompt_token_ids) for request in prompts)
         self._span.update_name(f"{self._operation} {call.model}")
@@ -70,7 +75,33 @@ class RequestSpan(RequestTrace):
     def ended(self, request: EndedRequest) -> None:
         self._ends.append(request)
         # A prompt that is only pooled has no token.
-        self._last_end = max(self._last_end, request.last_token_time or time.monotonic())
+        end = request.last_token_time or time.monotonic()
+        self._last_end = max(self._last_end, end)
+        if request.number in self._prefill_legs:
+            self._part("kv.prefill", self._arrivals[request.number], end, {})
+
+    def transferred(self, outcome: TransferOutcome) -> None:
+        told: dict[str, AttributeValue] = {
+            "kv_transfer.result": outcome.result.value,
+            "kv_transfer.tokens": outcome.tokens,
+        }
+        if outcome.reason:
+            told["kv_transfer.reason"] = outcome.reason
+        end = time.monotonic()
+        self._part("kv.transfer", end - outcome.seconds, end, told)
+
+    def headers(self) -> Mapping[str, str]:
+        carrier: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(carrier, set_span_in_context(self._span))
+        return carrier
+
+    def _part(
+        self, name: str, first: float, end: float, told: Mapping[str, AttributeValue]
+    ) -> None:
+        """Record a part of the request as a span within it. first, end: in the engine's clock."""
+        start, stop = (self._epoch_ns + int(seconds * 1e9) for seconds in (first, end))
+        own = set_span_in_context(self._span)
+        self._tracer.start_span(name, own, attributes=told, start_time=start).end(stop)
 
     # ---- the end ------------------------------------------------------------------------------
 

@@ -48,8 +48,7 @@ class SpanExport:
     async def close(self) -> None:
         """Send the remaining spans, waiting a bounded time for a collector that does not answer."""
         try:
-            await asyncio.wait_for(
-                on_daemon_thread(self._provider.shutdown, name="flush-spans"), _FLUSH_SECONDS
-            )
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await on_daemon_thread(self._provider.shutdown, name="flush-spans")
         except TimeoutError:
             logger.warning("the last spans were not taken within %g s", _FLUSH_SECONDS)

@@ -27,6 +27,7 @@ OPERATIONS = {
     "/v1/rerank": "rerank",
     "/rerank": "rerank",
     "/v2/rerank": "rerank",
+    "/continue_request": "text_completion",  # of another server, whose span is the parent
 }
 _CONTEXT_HEADERS = ("traceparent", "tracestate")
 

@@ -81,6 +81,7 @@ def test_random_schedules_of_two_ranks(pair: ExpertGroup, tmp_path: Path) -> Non
         schedules.play(pair, model, seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("redundant", [0, 2])
 @pytest.mark.parametrize("family", ["experts", "sinks, windows, biases of experts"])
 def test_experts_that_move_say_the_same(

@@ -46,6 +46,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[RankGroup]:
     group.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kv_heads", [2, 4])
 def test_ranks_give_the_bits_of_one(kv_heads: int, ranks: RankGroup, tmp_path: Path) -> None:
     """Of a model whose projections back into the stream have biases; four ranks hold two KV heads

@@ -148,7 +148,6 @@ def test_a_killed_rank_takes_no_answer_with_it(checkpoint: Path, tmp_path: Path)
         assert_ended(server, children, words)
 
 
-@pytest.mark.fresh_processes
 def test_a_killed_http_process_takes_its_own_streams_alone(
     checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from atom.entrypoints.batch.batch_lines import AnswerFile
-from atom.entrypoints.batch.batch_run import BatchCounts, BatchFiles, answer_file
+from atom.entrypoints.batch.batch_run import BatchFiles, answer_file
+from atom.entrypoints.request_lines.batch_lines import AnswerFile
+from atom.entrypoints.request_lines.line_run import BatchCounts
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder

@@ -93,6 +93,7 @@ async def rig_of(checkpoint: Path, **options: Any) -> AsyncIterator[HttpRig]:
             yield rig
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -50,6 +50,16 @@ def test_only_the_config_is_fetched_from_the_hub(tmp_path: Path) -> None:
         assert not [line for line in hub.requests if "safetensors" in line]
 
 
+def test_the_quantisation_beside_an_older_config_is_fetched_too(tmp_path: Path) -> None:
+    told = {"quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+    files = {"config.json": CONFIG_BYTES, "hf_quant_config.json": json.dumps(told).encode()}
+    with HubServer("acme/tiny", files) as hub:
+        done = run("--model", "acme/tiny", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    section = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}
+    assert unpacked(done.stdout) == {**CONFIG, "quantization_config": section}
+
+
 def test_a_fault_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     done = run("--model", str(tmp_path / "nothing"))
     assert done.returncode == 1

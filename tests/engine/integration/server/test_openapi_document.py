@@ -102,8 +102,9 @@ def test_each_example_is_answered_as_the_document_says(
     headers = {"authorization": f"Bearer {KEY}"}
     with server.client() as client:
         for method, path, operation in operations(document):
-            # This model generates, and has no adapters: tests/engine/{pooling,lora}.
-            if {"pooling", "adapters"}.intersection(operation["tags"]):
+            # This model generates, and has no adapters and no folder for batches:
+            # tests/engine/{pooling,lora,stored_batches}.
+            if {"pooling", "adapters", "batches"}.intersection(operation["tags"]):
                 continue
             # It sleeps, so it exchanges no pages: tests/engine/integration/transfer.
             if path == "/kv_transfer_info":

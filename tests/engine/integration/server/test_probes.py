@@ -15,6 +15,7 @@ CHUNK_TOKENS = 64  # so the prompt takes nearly two hundred steps
 PROBES = ("/ping", "/health", "/ready", "/live", "/load")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_probes_are_answered_during_a_long_prefill(processes: str, tmp_path: Path) -> None:
     model = make_tiny_checkpoint(tmp_path / "model", "llama", max_position_embeddings=16_384)

@@ -34,9 +34,9 @@ from tests.support.server.http_app import HttpRig, serve_model
 from tests.support.waiting import HANG_SECONDS, eventually
 
 CONTEXT = 64
-# About 400 requests altogether in the daily run, 1,000 in the long one.
-EXAMPLES = {"/v1/chat/completions": 100, "/v1/completions": 100, "/tokenize": 40}
-OTHER_EXAMPLES = 7
+# In `make test`; three times as many in `make test-all`, eight times in the long run.
+EXAMPLES = {"/v1/chat/completions": 16, "/v1/completions": 16, "/tokenize": 8}
+OTHER_EXAMPLES = 2
 KEY = "key"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -113,14 +113,17 @@ def send_random_requests(url: str, times: int) -> Counter[int]:
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "times",
+    [1, pytest.param(7, marks=pytest.mark.whole), pytest.param(20, marks=pytest.mark.slow)],
+)
 async def test_random_requests_are_answered_or_refused_as_documented(
     rig: HttpRig, times: int
 ) -> None:
-    """Hundreds of requests made from the OpenAPI document, each really answered."""
+    """Requests made from the OpenAPI document, each really answered."""
     statuses = await asyncio.to_thread(send_random_requests, rig.url, times)
-    assert statuses[200] > 20, statuses
-    assert statuses[400] > 50, statuses
+    assert statuses[200] > 8 * times, statuses
+    assert statuses[400] > 20 * times, statuses
 
 
 # ---- clients that leave -------------------------------------------------------------------------
@@ -222,8 +225,10 @@ async def crowd(url: str, count: int) -> Counter[int]:
         return Counter(await asyncio.gather(*(ask() for _ in range(count))))
 
 
-async def test_none_of_two_thousand_clients_at_once_is_lost(rig: HttpRig) -> None:
-    assert await crowd(rig.url, 2000) == {200: 2000}
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.whole)])
+async def test_no_client_of_a_crowd_is_lost(rig: HttpRig, count: int) -> None:
+    """Many more than the engine has rows, all of which connect at once."""
+    assert await crowd(rig.url, count) == {200: count}
 
 
 async def test_promtool_has_nothing_more_to_say_of_scrapes_during_load(rig: HttpRig) -> None:
@@ -283,7 +288,7 @@ async def test_scrapes_during_load_are_whole_and_count_up(rig: HttpRig) -> None:
 async def test_a_bound_on_the_crowd_sends_some_away_and_serves_the_rest(checkpoint: Path) -> None:
     config = config_of(checkpoint, max_waiting_requests=50)
     async with serve_model(config) as rig:
-        statuses = await crowd(rig.url, 500)
+        statuses = await crowd(rig.url, 200)
         assert set(statuses) == {200, 429}
         assert statuses[200] >= 50
         await rig.assert_well()

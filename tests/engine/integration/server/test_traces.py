@@ -15,6 +15,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from atom.entrypoints.anthropic.serving_messages import MESSAGES
+from atom.entrypoints.handover.token_frames import PATH as CONTINUED
 from atom.entrypoints.openai.generation import DIALECTS
 from atom.entrypoints.responses.protocol import PATH as RESPONSES
 from atom.entrypoints.token_in_token_out.generate import GENERATE
@@ -265,7 +266,8 @@ def test_a_collector_that_is_not_there_hinders_nothing(checkpoint: Path, tmp_pat
 
 def test_every_path_that_generates_is_traced() -> None:
     dialects = (*DIALECTS, MESSAGES, GENERATE)
-    assert set(OPERATIONS) == {each.path for each in dialects} | {RESPONSES} | set(EXAMPLES)
+    of_clients = {each.path for each in dialects} | {RESPONSES} | set(EXAMPLES)
+    assert set(OPERATIONS) == of_clients | {CONTINUED}
 
 
 def test_the_sdk_is_not_loaded_without_the_flag() -> None:

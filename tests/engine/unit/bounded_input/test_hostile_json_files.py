@@ -10,7 +10,7 @@ import pytest
 
 from atom.checkpoint import open_checkpoint
 from atom.end_tokens import end_token_ids
-from atom.entrypoints.batch.batch_lines import custom_id_of, lines_of, read_request
+from atom.entrypoints.request_lines.batch_lines import custom_id_of, lines_of, read_request
 from atom.errors import AtomError, ModelError, RequestError
 from atom.lora_checkpoint import read_adapter_config
 from atom.model_source.json_object import read_object
@@ -51,6 +51,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("file", READERS)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_is_named_in_one_sentence(tmp_path: Path, file: str, kind: str) -> None:

@@ -73,8 +73,11 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--enable-lora", "--enable-sleep-mode", "--sleep-queue", "--sleep-idle-seconds", "60",
         "--reproducible", "--kv-offloading-size", "2", "--kv-offload-min-tokens", "7",
         "--kv-offload-policy", "protected", "--kv-offload-write", "through",
-        "--kv-transfer-config", '{"kv_role": "kv_producer"}',
+        "--kv-disk-dir", "/tiers", "--kv-disk-size", "3",
+        "--kv-transfer-config", '{"kv_role": "kv_producer"}', "--deadline-ms", "900",
+        "--deadline-action", "queue",
         "--language-model-only", "--limit-mm-per-prompt", '{"image": 3}',
+        "--image-memory-mib", "64",
     )  # fmt: skip
     unchanged = [
         name

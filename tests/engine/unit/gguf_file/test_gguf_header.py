@@ -195,7 +195,7 @@ def read_all(file: Path) -> None:
     assert header.tensors
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(share=st.floats(0.0, 1.0, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(sound: Path, damaged: Path, share: float) -> None:
     content = sound.read_bytes()
@@ -208,7 +208,7 @@ def header_bytes(file: Path) -> int:
     return min(tensor.first_byte for tensor in read_header(file).tensors.values())
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_numbers_that_lie_are_refused_or_harmless(
     sound: Path, damaged: Path, data: st.DataObject

@@ -6,6 +6,7 @@ screen readers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from atom.entrypoints.bench.charts.chart import Chart, Series, ticks
@@ -13,6 +14,7 @@ from atom.entrypoints.bench.charts.chart import Chart, Series, ticks
 _WIDTH, _HEIGHT = 720, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 56, 78
 _COLOURS = 4
+_CHARACTER = 8  # width of the legend's
 _STYLE = """
   svg { background: #ffffff; color: #1c1c1c; font: 14px system-ui, sans-serif; }
   text { fill: currentColor; }
@@ -32,8 +34,10 @@ _STYLE = """
 
 
 def svg_chart(chart: Chart) -> str:
+    legend = _places(chart)
+    height = max(y for _, y in legend) + 16
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
         f'aria-labelledby="title" aria-describedby="desc">',
         f'<title id="title">{escape(chart.title)}</title>',
         f'<desc id="desc">{escape(_description(chart))}</desc>',
@@ -43,7 +47,7 @@ def svg_chart(chart: Chart) -> str:
         f'height="{_HEIGHT - _TOP - _BOTTOM}"/></clipPath>',
         f'<text class="title" x="{_LEFT}" y="24">{escape(chart.title)}</text>',
         *_axes(chart),
-        *_legend(chart),
+        *_legend(chart, legend),
     ]
     for place, line in reversed(list(enumerate(chart.series))):
         parts += _line(chart, line, place)
@@ -97,16 +101,27 @@ def _line(chart: Chart, line: Series, place: int) -> list[str]:
     ]
 
 
-def _legend(chart: Chart) -> list[str]:
-    parts, at = [], float(_LEFT)
-    for place, line in enumerate(chart.series):
+def _places(chart: Chart) -> list[tuple[int, int]]:
+    """Return where each entry of the legend begins: below the others if there is no room beside
+    them."""
+    places, x, y = [], _LEFT, _HEIGHT - 16
+    for line in chart.series:
+        width = 30 + _CHARACTER * len(line.name)
+        if x > _LEFT and x + width > _WIDTH:
+            x, y = _LEFT, y + 22
+        places.append((x, y))
+        x += width + 24
+    return places
+
+
+def _legend(chart: Chart, places: Sequence[tuple[int, int]]) -> list[str]:
+    parts = []
+    for place, (line, (x, y)) in enumerate(zip(chart.series, places, strict=True)):
         kind = "reference" if line.is_reference else f"line c{place % _COLOURS}"
-        y = _HEIGHT - 16
         parts.append(
-            f'<path class="{kind}" d="M{at:.0f} {y - 5}h24"/>'
-            f'<text x="{at + 30:.0f}" y="{y}">{escape(line.name)}</text>'
+            f'<path class="{kind}" d="M{x} {y - 5}h24"/>'
+            f'<text x="{x + 30}" y="{y}">{escape(line.name)}</text>'
         )
-        at += 30 + 8.0 * len(line.name) + 24
     return parts
 
 

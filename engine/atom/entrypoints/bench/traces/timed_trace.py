@@ -14,8 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atom.bounded_input.bounded_json import LISTING, BoundedJsonError, parse_json
 from atom.entrypoints.bench.replay import Departure
-from atom.entrypoints.bench.traces.traced_request import TracedRequest, blocks_do_not_fit
+from atom.entrypoints.bench.traces.traced_request import (
+    MOST_TOKENS,
+    TracedRequest,
+    blocks_do_not_fit,
+)
 from atom.errors import ConfigError
 
 _EXAMPLE = '{"timestamp": 0, "input_length": 40, "output_length": 8, "hash_ids": [1, 2, 3]}'
@@ -120,8 +125,8 @@ class _Reader:
 
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
-        entry = json.loads(line)
-    except ValueError as error:
+        entry = parse_json(line, LISTING)
+    except BoundedJsonError as error:
         raise ConfigError(f"{where}: is not JSON ({error}); must be such as {_EXAMPLE}") from error
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: must be an object such as {_EXAMPLE}")
@@ -130,9 +135,11 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 def _whole(entry: dict[str, Any], field: str, where: str) -> int:
     value = entry.get(field)
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= MOST_TOKENS:
         given = "is missing" if field not in entry else f"is {json.dumps(value)}"
-        raise ConfigError(f"{where}: {field} {given}; must be a whole number of tokens from 1")
+        raise ConfigError(
+            f"{where}: {field} {given}; must be a whole number of tokens from 1 to {MOST_TOKENS}"
+        )
     return value
 
 

@@ -21,6 +21,10 @@ class TracedRequest:
     scope: str = ""
 
 
+# Of a prompt or an answer: far beyond any context, and a prompt of it still fits into memory.
+MOST_TOKENS = 2**24
+
+
 def blocks_do_not_fit(input_tokens: int, ids: int, block_tokens: int) -> bool:
     """Return whether `ids` counts neither a prompt's whole blocks nor all blocks that it
     touches."""

@@ -14,8 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from atom.bounded_input.bounded_json import LISTING, BoundedJsonError, read_json_file
 from atom.entrypoints.bench.replay import Departure
-from atom.entrypoints.bench.traces.traced_request import TracedRequest, blocks_do_not_fit
+from atom.entrypoints.bench.traces.traced_request import (
+    MOST_TOKENS,
+    TracedRequest,
+    blocks_do_not_fit,
+)
 from atom.errors import ConfigError
 
 _CALLS = ("n", "s")  # whole answers and streams, which are replayed alike
@@ -52,8 +57,8 @@ class _Conversation:
 
     def read(self) -> list[TracedRequest]:
         try:
-            trace = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            trace = read_json_file(self._path, LISTING)
+        except (OSError, BoundedJsonError) as error:
             raise ConfigError(
                 f"{self._path}: cannot be read as JSON ({error}); check --dataset-path"
             ) from error
@@ -135,6 +140,9 @@ class _Conversation:
 
 def _whole(entry: dict[str, Any], field: str, where: str) -> int:
     value = entry.get(field)
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{where}: {field} is {json.dumps(value)}; must be a whole number from 1")
+    if type(value) is not int or not 1 <= value <= MOST_TOKENS:
+        raise ConfigError(
+            f"{where}: {field} is {json.dumps(value)}; must be a whole number from 1 to "
+            f"{MOST_TOKENS}"
+        )
     return value

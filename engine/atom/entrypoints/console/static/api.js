@@ -1,6 +1,8 @@
 // What the page asks the server: JSON by GET, and chats as streams of events. The key stays in this
 // tab of the browser and goes to this server alone.
 
+import { events } from "./sse.js";
+
 const KEY = "atom-key";
 
 export const key = {
@@ -39,6 +41,19 @@ export async function getJson(path) {
   return JSON.parse(await getText(path));
 }
 
+async function post(path, body, signal) {
+  const response = await fetch(path, {
+    method: "POST", headers: { "content-type": "application/json", ...headers() }, body: JSON.stringify(body), signal,
+  });
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+// How many tokens a conversation has. Throws ApiError, also for a picture that the server cannot read.
+export async function countTokens(body) {
+  return (await (await post("tokenize", body)).json()).count;
+}
+
 // The state of the server, whatever its status code; null when nothing answers.
 export async function health() {
   try {
@@ -52,13 +67,8 @@ export async function health() {
 
 // Yields the chunks of a streamed chat. Throws ApiError for a refusal, before the stream or in it.
 export async function* chat(body, signal) {
-  const response = await fetch("v1/chat/completions", {
-    method: "POST",
-    headers: { "content-type": "application/json", ...headers() },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-    signal,
-  });
-  if (!response.ok) throw await failure(response);
+  const asked = { ...body, stream: true, stream_options: { include_usage: true }, return_timings: true };
+  const response = await post("v1/chat/completions", asked, signal);
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
@@ -66,21 +76,4 @@ export async function* chat(body, signal) {
     yield chunk;
   }
   throw new ApiError(0, "the stream ended before the answer did");
-}
-
-async function* events(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    rest += value;
-    const frames = rest.split("\n\n");
-    rest = frames.pop();
-    for (const frame of frames) {
-      for (const line of frame.split("\n")) {
-        if (line.startsWith("data: ")) yield line.slice(6);
-      }
-    }
-  }
 }

@@ -1,221 +1,280 @@
-// The conversation: what was said, and the turn that is being answered.
+// The conversation that is open: what is sent, the answer that comes, and the branches.
 
+import { Answer } from "./answer.js";
 import { ApiError, chat } from "./api.js";
-import { byId, element, numberIn, seconds } from "./dom.js";
-import { render } from "./markdown.js";
+import { askBoth, letChoose, pair, secondChoice } from "./beside.js";
+import { CallForm, rounds } from "./calls.js";
+import { byId, element, numberIn, sendByEnter } from "./dom.js";
+import { attached, setFiles, startFiles, takeFiles } from "./files.js";
 import { chosenModel } from "./models.js";
+import { toolOf, toolsOffered } from "./servers.js";
+import { forget, keep, noteOpen, openBefore } from "./store.js";
+import { add, choose, following, last, messages, newConversation, path, remove } from "./tree.js";
+import { drawTurn, failure, finish } from "./turns.js";
 
-const said = []; // messages as the API takes them
+let conversation = newConversation();
 let running = null; // AbortController of the answer that comes
+const ENDED = new Set(["done", "length"]); // by the model, so that its calls are complete or as far as they go
+let calls = null; // the form of the calls that wait for results
+let leaving = false; // the page ends, and with it the answer's stream: that is no failure
+let needsKey = () => {};
+let changed = () => {};
 
-export function startChat({ needsKey }) {
+// onChange: called when a conversation was kept; askKey: when the server refuses the key.
+export function startChat({ askKey, onChange }) {
+  needsKey = askKey;
+  changed = onChange;
+  startFiles();
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = byId("message").value.trim();
-    if (!text || running) return;
+    if ((!text && !attached().length) || running) return;
     byId("message").value = "";
-    say({ role: "user", content: text });
-    answer(needsKey);
+    add(conversation, last(conversation), { role: "user", text, files: takeFiles() });
+    answer();
   });
-  byId("message").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-      event.preventDefault();
-      byId("composer").requestSubmit();
-    }
-  });
+  sendByEnter(byId("message"));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") running?.abort();
   });
+  addEventListener("pageshow", () => (leaving = false));
+  addEventListener("pagehide", () => {
+    leaving = true;
+    if (running) save();
+  });
   byId("stop").addEventListener("click", () => running?.abort());
   byId("clear").addEventListener("click", () => {
-    running?.abort();
-    said.length = 0;
-    byId("log").replaceChildren();
-    byId("empty").hidden = false;
+    open(newConversation());
     byId("message").focus();
+  });
+  byId("ask-again").addEventListener("click", () => {
+    delete conversation.allowed;
+    byId("ask-again").hidden = true;
+    byId("message").focus();
+    store();
   });
 }
 
-function say(message) {
-  said.push(message);
-  turn(message.role, { user: "You", tool: "Result" }[message.role]).text.textContent = message.content;
+// Shows the calls that wait for results anew, with the tools that there are now.
+export function toolsChanged() {
+  if (calls && !running && !calls.isTouched) draw();
 }
 
-function turn(role, name) {
-  byId("empty").hidden = true;
-  const text = element("div", { class: "text" });
-  const item = element("li", { class: `turn ${role}` }, element("h2", {}, name), text);
-  byId("log").append(item);
-  item.scrollIntoView({ block: "end" });
-  return { item, text };
+// Shows the conversation that was open before a reload, with the answer as far as it had come.
+export function openLast() {
+  const before = openBefore();
+  if (before && !Object.keys(conversation.turns).length) open(before);
 }
 
-function request() {
+export const openId = () => conversation.id;
+
+export function open(other) {
+  running?.abort();
+  conversation = other;
+  for (const turn of Object.values(conversation.turns)) if (turn.state === "running") turn.state = "left";
+  noteOpen(conversation.id);
+  draw();
+  changed();
+}
+
+const acts = {
+  edit(turn, text) {
+    if (running) return;
+    add(conversation, turn.parent, { role: "user", text, files: turn.files ?? [] });
+    answer();
+  },
+  again(turn) {
+    if (running) return;
+    delete conversation.chosen[turn.parent];
+    answer();
+  },
+  switchTo(turn, by) {
+    if (running) return;
+    choose(conversation, turn, by);
+    store();
+    draw();
+  },
+};
+
+function draw() {
+  byId("log").replaceChildren();
+  byId("ask-again").hidden = !conversation.allowed?.length;
+  calls = null;
+  const shown = path(conversation);
+  byId("empty").hidden = shown.length > 0;
+  let item = null;
+  for (const turn of shown) item = drawTurn(conversation, turn, acts);
+  const end = shown.at(-1);
+  if (end?.calls?.length && ENDED.has(end.state)) askForResults(end, item);
+  item?.scrollIntoView({ block: "end" });
+}
+
+async function store() {
+  await save();
+  changed();
+}
+
+// Stores the conversation without telling of it: its row of the list is as before.
+async function save() {
+  conversation.changed = Date.now();
+  try {
+    noteOpen(conversation.id);
+    await (Object.keys(conversation.turns).length ? keep(conversation) : forget(conversation.id));
+  } catch {
+    byId("kept-note").hidden = false; // the browser's space is used up
+  }
+}
+
+function request(upTo) {
   const system = byId("system").value.trim();
-  const tools = byId("tools").value.trim();
+  const tools = [...typedTools(), ...toolsOffered(typedNames())];
   const body = {
     model: chosenModel() ?? undefined,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...said],
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...messages(conversation, upTo)],
     temperature: numberIn("temperature"),
     top_p: numberIn("top-p"),
     max_tokens: numberIn("max-tokens"),
+    seed: numberIn("seed"),
   };
-  if (tools) {
-    try {
-      body.tools = JSON.parse(tools);
-    } catch (error) {
-      throw new ApiError(0, `the tools are no JSON: ${error.message}`);
-    }
-  }
+  if (tools.length) body.tools = tools;
   return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined));
 }
 
-async function answer(needsKey) {
-  const shown = new Answer();
-  running = new AbortController();
-  setBusy(true);
+// The tools of the settings.
+function typedTools() {
+  const text = byId("tools").value.trim();
+  if (!text) return [];
   try {
-    for await (const chunk of chat(request(), running.signal)) shown.take(chunk);
+    return [JSON.parse(text)].flat();
   } catch (error) {
-    if (error.name === "AbortError") shown.stopped = true;
-    else shown.fail(error.message);
-    if (error.status === 401) needsKey(error.message);
-  } finally {
-    running = null;
-    setBusy(false);
-    shown.end(needsKey);
+    throw new ApiError(0, `the tools are no JSON: ${error.message}`);
   }
 }
 
-function setBusy(busy) {
+function typedNames() {
+  try {
+    return new Set(typedTools().map((tool) => tool?.function?.name));
+  } catch {
+    return new Set();
+  }
+}
+
+// Draws the conversation, and asks for what follows its last turn: one answer, or two.
+function answer() {
+  draw();
+  return secondChoice() ? answerTwice() : answerOnce();
+}
+
+// Lets Stop end the work, and no other begin before it has ended. words: that tell of it.
+async function whileBusy(work, words = "The model answers") {
+  if (running) return null;
+  running = new AbortController();
+  setBusy(true, words);
+  try {
+    return await work(running.signal);
+  } finally {
+    if (!leaving) {
+      running = null;
+      setBusy(false, "The answer is complete");
+    }
+  }
+}
+
+async function answerTwice() {
+  const mine = conversation;
+  const parent = last(mine);
+  let requests = null;
+  try {
+    requests = pair(request(parent), secondChoice());
+  } catch (error) {
+    byId("log").append(element("li", { class: "turn assistant" }, failure(error.message))); // tools that are no JSON
+    store();
+    return;
+  }
+  const { answers, item } = await whileBusy((signal) => askBoth(mine, parent, requests, signal, save));
+  if (leaving) return;
+  if (answers.some(({ status }) => status === 401)) needsKey();
+  const refused = answers.filter(({ isRefused }) => isRefused);
+  for (const { turn } of refused) remove(mine, turn.id);
+  if (mine !== conversation) {
+    await keep(mine).catch(() => {});
+    return;
+  }
+  if (!refused.length) {
+    letChoose(answers.map(({ turn }) => turn), item, (turn) => {
+      if (running) return;
+      mine.chosen[parent] = turn.id;
+      store();
+      draw();
+      byId("message").focus();
+    });
+  }
+  store();
+}
+
+async function answerOnce() {
+  const mine = conversation; // another may be opened while this one's answer ends
+  const parent = last(mine);
+  const asked = mine.turns[parent];
+  const turn = add(mine, parent, { role: "assistant", text: "", state: "running", model: chosenModel() });
+  const shown = new Answer(turn, save);
+  store();
+  await whileBusy((signal) => shown.stream(() => chat(request(parent), signal)));
+  if (leaving) return;
+  if (shown.status === 401) needsKey();
+  if (mine !== conversation) {
+    await keep(mine).catch(() => {});
+    return;
+  }
+  if (shown.isRefused) giveBack(turn, asked);
+  else {
+    if (turn.error) shown.item.append(failure(turn.error));
+    finish(conversation, turn, acts, shown.item);
+    shown.follow();
+    if (turn.calls?.length && ENDED.has(turn.state)) {
+      askForResults(turn, shown.item);
+      calls.runAllowed(rounds(path(conversation)));
+    }
+  }
+  store();
+}
+
+// Takes back a message that was refused, so that it can be sent again.
+function giveBack(turn, asked) {
+  remove(conversation, turn.id);
+  if (asked.role === "user" && !following(conversation, asked.id).length) {
+    remove(conversation, asked.id);
+    byId("message").value = asked.text;
+    setFiles(asked.files ?? []);
+  }
+  draw();
+  byId("empty").hidden = true;
+  byId("log").append(element("li", { class: "turn assistant" }, failure(turn.error)));
+}
+
+function setBusy(busy, words) {
   byId("stop").hidden = !busy;
   byId("send").disabled = busy;
-  byId("announcer").textContent = busy ? "The model answers" : "The answer is complete";
+  byId("log").classList.toggle("busy", busy);
+  byId("announcer").textContent = words;
   if (!busy) byId("message").focus();
 }
 
-class Answer {
-  constructor() {
-    Object.assign(this, turn("assistant", "Model"));
-    this.text.classList.add("rendered");
-    this.drawn = null;
-    this.item.setAttribute("aria-busy", "true"); // read out as a whole, not token by token
-    this.message = { role: "assistant", content: "" };
-    this.reasoning = "";
-    this.calls = [];
-    this.begun = performance.now();
-    this.first = null;
-    this.usage = null;
-    this.finish = null;
-    this.stopped = false;
-    this.failed = false;
-  }
-
-  take(chunk) {
-    if (chunk.usage) this.usage = chunk.usage;
-    const choice = chunk.choices[0];
-    if (!choice) return;
-    const { content, reasoning, tool_calls: calls } = choice.delta;
-    if (content || reasoning || calls) this.first ??= performance.now();
-    if (reasoning) this.think(reasoning);
-    if (content) this.say(content);
-    for (const call of calls ?? []) this.call(call);
-    this.finish = choice.finish_reason ?? this.finish;
-    const log = byId("log");
-    if (log.scrollHeight - log.scrollTop - log.clientHeight < 120) log.scrollTop = log.scrollHeight;
-  }
-
-  think(text) {
-    if (!this.thought) {
-      this.thought = element("div", { class: "text" });
-      this.text.before(element("details", {}, element("summary", {}, "Reasoning"), this.thought));
-    }
-    this.reasoning += text;
-    this.thought.append(text);
-  }
-
-  say(text) {
-    this.message.content += text;
-    if (this.drawn) return; // once for each picture of the screen, however many pieces come
-    this.drawn = requestAnimationFrame(() => this.draw());
-  }
-
-  draw() {
-    this.drawn = null;
-    render(this.message.content, this.text);
-  }
-
-  call(delta) {
-    const call = (this.calls[delta.index] ??= { id: "", name: "", arguments: "", view: null });
-    call.id = delta.id ?? call.id;
-    call.name += delta.function?.name ?? "";
-    call.arguments += delta.function?.arguments ?? "";
-    if (!call.view) {
-      call.view = element("pre");
-      this.item.append(
-        element("section", { class: "call", "aria-label": `Call of ${call.name}` },
-          element("strong", {}, call.name), call.view),
-      );
-    }
-    call.view.textContent = call.arguments;
-  }
-
-  fail(message) {
-    this.failed = true;
-    this.item.append(element("p", { class: "failed", role: "alert" }, message));
-  }
-
-  end(needsKey) {
-    this.item.setAttribute("aria-busy", "false");
-    if (this.drawn) cancelAnimationFrame(this.drawn);
-    if (this.message.content) this.draw();
-    if (this.failed && !this.message.content && !this.calls.length) {
-      const last = said.pop(); // so that it can be sent again
-      if (last?.role === "user") byId("message").value = last.content;
-      return;
-    }
-    if (this.calls.length) {
-      this.message.tool_calls = this.calls.map((call) => ({
-        id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
-      }));
-    }
-    if (this.reasoning) this.message.reasoning = this.reasoning;
-    said.push(this.message);
-    this.item.append(element("p", { class: "foot" }, this.summary()));
-    if (this.calls.length && !this.failed && !this.stopped) this.askForResults(needsKey);
-  }
-
-  summary() {
-    const now = performance.now();
-    const parts = [];
-    const tokens = this.usage?.completion_tokens;
-    if (tokens !== undefined) {
-      parts.push(`${tokens} tokens`);
-      // An answer that came at once tells nothing of the speed.
-      if (tokens > 1 && now - this.first > 50) parts.push(`${((1000 * (tokens - 1)) / (now - this.first)).toFixed(1)} tokens/s`);
-    }
-    if (this.first) parts.push(`first after ${seconds((this.first - this.begun) / 1000)}`);
-    if (this.stopped) parts.push("stopped");
-    else if (this.finish === "length") parts.push("cut at the most tokens");
-    return parts.join(" · ");
-  }
-
-  askForResults(needsKey) {
-    const fields = this.calls.map((call, index) => {
-      const id = `result-${said.length}-${index}`;
-      return { call, id, field: element("textarea", { id, rows: "2" }) };
-    });
-    const form = element("form", { class: "call" },
-      ...fields.flatMap(({ call, id, field }) => [element("label", { for: id }, `Result of ${call.name}`), field]),
-      element("button", {}, "Send results"));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      form.remove();
-      for (const { call, field } of fields) {
-        say({ role: "tool", tool_call_id: call.id, content: field.value });
+function askForResults(turn, item) {
+  const mine = conversation;
+  calls = new CallForm({
+    turn, item, conversation, whileBusy,
+    toolOf: (name) => toolOf(name, typedNames()),
+    keep: () => {
+      byId("ask-again").hidden = false;
+      store();
+    },
+    done: (results) => {
+      if (running || mine !== conversation) return;
+      for (const [call, text] of results) {
+        add(conversation, last(conversation), { role: "tool", text, call: call.id, name: call.name });
       }
-      answer(needsKey);
-    });
-    this.item.append(form);
-  }
+      answer();
+    },
+  });
 }

@@ -14,6 +14,16 @@ export function numberIn(id) {
   return text === "" ? undefined : Number(text);
 }
 
+// Lets Enter in a text field send its form; with Shift it begins a new line.
+export function sendByEnter(field) {
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      field.form.requestSubmit();
+    }
+  });
+}
+
 export const whole = (value) => Math.round(value).toLocaleString("en-US");
 
 export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;

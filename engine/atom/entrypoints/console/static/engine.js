@@ -1,15 +1,14 @@
 // The server's state, its start-up, and the engine's figures, asked for while the page is seen.
 
 import { getJson, getText, health } from "./api.js";
+import { plot } from "./charts.js";
 import { byId, bytes, element, fill, percent, seconds, whole } from "./dom.js";
-import { median, parse, rate } from "./figures.js";
+import { grownShare, median, ofTier, parse, rate } from "./figures.js";
 import { severalModels, showModels } from "./models.js";
 
 const POLL_MS = 2000;
-const TRACE_POINTS = 60;
 const MINUTE = 60;
 const readings = [];
-const speeds = [];
 let infoShown = false;
 let lastReason = "";
 
@@ -78,29 +77,38 @@ function showFigures(now) {
   while (now.at - readings[0].at > MINUTE) readings.shift();
   const value = (name) => now.sums.get(`atom:${name}`) ?? 0;
   const speed = before ? rate(now, before, "atom:generation_tokens_total") : 0;
-  trace(speed);
   const first = median(now, readings[0] === now ? null : readings[0], "atom:time_to_first_token_seconds_bucket");
+  const minute = readings[0] === now ? undefined : readings[0];
   const [used, total] = [value("kv_cache_blocks_used"), value("kv_cache_blocks_total")];
   const drafted = value("spec_decode_num_draft_tokens_total");
-  fill(byId("figures"), [
+  const share = total ? used / total : 0;
+  const count = (amount) => (amount < 10 ? amount.toFixed(1) : whole(amount));
+  plot("Tokens a second", [""], [speed], count);
+  plot("Requests", ["running", "waiting"], [value("requests_running"), value("requests_waiting")], whole);
+  plot("Time to first token", [""], [first], seconds);
+  plotCaches(now, minute, share);
+  const rows = [
     ["Running", whole(value("requests_running"))],
     ["Waiting", whole(value("requests_waiting"))],
-    ["Tokens a second", speed < 10 ? speed.toFixed(1) : whole(speed)],
+    ["Tokens a second", count(speed)],
     ["Time to first token", first === undefined ? "–" : seconds(first)],
-    ["KV blocks used", `${whole(used)} of ${whole(total)} (${percent(total ? used / total : 0)})`],
+    ["KV blocks used", `${whole(used)} of ${whole(total)} (${percent(share)})`],
     ["Prompt tokens found cached", percent(value("prefix_cache_hit_ratio"))],
     ["Drafts accepted", drafted ? percent(value("spec_decode_num_accepted_tokens_total") / drafted) : "no drafts"],
-  ]);
+  ];
+  fill(byId("figures"), rows);
 }
 
-function trace(speed) {
-  speeds.push(speed);
-  if (speeds.length > TRACE_POINTS) speeds.shift();
-  const most = Math.max(...speeds, 1);
-  const step = 240 / (TRACE_POINTS - 1);
-  const begin = 240 - (speeds.length - 1) * step;
-  const points = speeds.map((each, index) => `${(begin + index * step).toFixed(1)},${(46 - (44 * each) / most).toFixed(1)}`);
-  byId("trace").querySelector("polyline").setAttribute("points", points.join(" "));
+// KV cache used, by tier; prompt tokens that it had, and drafts that held, in the last minute.
+function plotCaches(now, minute, share) {
+  const tiers = ["host", "disk"].map((tier) => [tier, ofTier(now, "atom:kv_offload_usage_ratio", tier)])
+    .filter(([, used]) => used !== undefined);
+  const names = tiers.length ? ["device", ...tiers.map(([tier]) => tier)] : [""];
+  plot("KV cache used", names, [share, ...tiers.map(([, used]) => used)], percent);
+  const grown = (part, whole) => grownShare(now, minute, `atom:${part}_total`, `atom:${whole}_total`);
+  plot("Prefix-cache hits", [""], [grown("prefix_cache_cached_tokens", "prefix_cache_full_tokens")], percent);
+  if (!now.sums.has("atom:spec_decode_num_draft_tokens_total")) return;
+  plot("Drafts kept", [""], [grown("spec_decode_num_accepted_tokens", "spec_decode_num_draft_tokens")], percent);
 }
 
 async function showInfo() {

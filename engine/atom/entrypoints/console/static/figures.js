@@ -2,14 +2,17 @@
 
 const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)/;
 
-// Sums by name, without labels; a histogram's buckets by their bound.
+// Sums by name, without labels; a histogram's buckets by their bound; means by name and tier.
 export function parse(text) {
   const sums = new Map();
   const buckets = new Map();
+  const tiers = new Map();
   for (const line of text.split("\n")) {
     const [, name, labels = "", value] = SAMPLE.exec(line) ?? [];
     if (!name) continue;
     sums.set(name, (sums.get(name) ?? 0) + Number(value));
+    const [, tier] = /tier="([^"]+)"/.exec(labels) ?? [];
+    if (tier) noteTier(tiers, `${name} ${tier}`, Number(value));
     const bound = /le="([^"]+)"/.exec(labels);
     if (!bound) continue;
     const found = buckets.get(name) ?? new Map();
@@ -17,7 +20,24 @@ export function parse(text) {
     const limit = bound[1] === "+Inf" ? Infinity : Number(bound[1]);
     found.set(limit, (found.get(limit) ?? 0) + Number(value));
   }
-  return { at: performance.now() / 1000, sums, buckets };
+  return { at: performance.now() / 1000, sums, buckets, tiers };
+}
+
+function noteTier(tiers, key, value) {
+  const found = tiers.get(key) ?? { sum: 0, count: 0 };
+  tiers.set(key, { sum: found.sum + value, count: found.count + 1 });
+}
+
+// A share of a tier, the mean of several models; undefined if no model has the tier.
+export function ofTier(now, name, tier) {
+  const found = now.tiers.get(`${name} ${tier}`);
+  return found && found.sum / found.count;
+}
+
+// The share of one counter's growth in another's; undefined if that did not grow.
+export function grownShare(now, before, part, whole) {
+  const grown = (name) => (now.sums.get(name) ?? 0) - (before?.sums.get(name) ?? 0);
+  return before && grown(whole) > 0 ? Math.max(0, grown(part) / grown(whole)) : undefined;
 }
 
 export function rate(now, before, name) {

@@ -1,10 +1,16 @@
 // Puts the page's parts together; asks for the key where the server wants one.
 
 import { ApiError, key } from "./api.js";
-import { startChat } from "./chat.js";
+import { showChoices } from "./beside.js";
+import { openLast, startChat, toolsChanged } from "./chat.js";
 import { byId } from "./dom.js";
 import { startEngine } from "./engine.js";
+import { showModality } from "./files.js";
+import { showHistory, startHistory } from "./history.js";
 import { showModels, startModels } from "./models.js";
+import { startServers } from "./servers.js";
+import { startSettings } from "./settings.js";
+import { openStore } from "./store.js";
 
 const WIDE = matchMedia("(min-width: 861px)");
 
@@ -33,8 +39,17 @@ byId("key-form").addEventListener("submit", async (event) => {
   if (await tryKey()) byId("message").focus();
 });
 
-for (const id of ["settings", "engine", "room"]) byId(id).open = WIDE.matches;
-startChat({ needsKey: () => needsKey("This key is not the right one") });
-startModels();
+for (const id of ["history", "settings", "mcp", "engine", "room"]) byId(id).open = WIDE.matches;
+startSettings();
+startChat({ askKey: () => needsKey("This key is not the right one"), onChange: showHistory });
+startHistory();
+startServers(toolsChanged);
+startModels(() => {
+  showModality();
+  showChoices();
+});
 startEngine();
 tryKey();
+byId("kept-note").hidden = await openStore();
+openLast();
+showHistory();

@@ -1,18 +1,24 @@
 // Markdown as elements. markdown-it reads the text; each token becomes an element of a known name,
 // with known attributes, and every text is text: what a model writes is never markup.
 
-import MarkdownIt from "./markdown-it.js";
+import { codeBlock } from "./code.js";
 import { element } from "./dom.js";
+import MarkdownIt from "./markdown-it.js";
+import { drawFormula, withFormulas } from "./math.js";
 
 const reader = new MarkdownIt({ html: false, linkify: false, breaks: false });
+withFormulas(reader);
 const NAMES = new Set([
   "p", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "strong", "em", "s",
   "table", "thead", "tbody", "tr", "th", "td",
 ]);
 const SAFE = /^(https?:|mailto:)/i;
 
+let growing = false; // whether the text that is drawn now is not complete
+
 // Puts the text, as elements, in place of what a place holds.
-export function render(text, place) {
+export function render(text, place, isGrowing = false) {
+  growing = isGrowing;
   const made = document.createDocumentFragment();
   fill(made, reader.parse(text, {}));
   place.replaceChildren(made);
@@ -57,32 +63,16 @@ function single(token) {
   if (token.type === "hardbreak") return element("br");
   if (token.type === "hr") return element("hr");
   if (token.type === "code_inline") return element("code", {}, token.content);
-  if (token.type === "fence" || token.type === "code_block") return code(token);
+  if (token.type === "fence" || token.type === "code_block") return codeBlock(token, growing);
   if (token.type === "image") {
     const shown = link(token.attrGet("src")); // no other server is asked by itself
     shown.append(token.content || "picture");
     return shown;
   }
-  return token.content;
-}
-
-function code({ content, info }) {
-  const language = (info ?? "").trim().split(/\s+/)[0];
-  const copy = element("button", { type: "button", class: "plain" }, "Copy");
-  copy.addEventListener("click", async () => {
-    copy.textContent = (await written(content)) ? "Copied" : "Select and copy";
-  });
-  return element("figure", { class: "code" },
-    element("figcaption", {}, element("span", {}, language || "text"), copy),
-    element("pre", { tabindex: "0" }, element("code", {}, content)));
-}
-
-// Whether the text is in the clipboard: browsers give it to pages of https and of this machine.
-async function written(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
+  if (token.type === "formula") {
+    const place = element(token.block ? "div" : "span", { class: "formula" });
+    drawFormula(place, token.content, Boolean(token.block));
+    return place;
   }
+  return token.content;
 }

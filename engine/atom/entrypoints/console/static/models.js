@@ -10,12 +10,23 @@ const WHY = {
   "/v1/rerank": "scores texts and has no chats: ask /v1/rerank",
 };
 let cards = [];
+let chosen = () => {};
 
 // The name that requests send; null before the server has told its names.
 export const chosenModel = () => byId("models").value || null;
 
 // Whether the server has several models, each with an engine of its own.
 export const severalModels = () => cards.filter((card) => !card.parent).length > 1;
+
+// Whether the chosen model reads images.
+export const readsImages = () =>
+  (cards.find(({ id }) => id === byId("models").value)?.input_modalities ?? []).includes("image");
+
+// Whether the server has told its models; before that it starts, or wants its key.
+export const knowsModels = () => cards.length > 0;
+
+// The models and adapters that answer chats.
+export const cardsThatChat = () => cards.filter((card) => whyNot(card) === "");
 
 export async function showModels() {
   cards = (await getJson("v1/models")).data;
@@ -30,7 +41,8 @@ export async function showModels() {
   show();
 }
 
-export function startModels() {
+export function startModels(onChoice) {
+  chosen = onChoice;
   byId("models").addEventListener("change", show);
 }
 
@@ -50,4 +62,5 @@ function show() {
   byId("no-chat").hidden = !why;
   byId("composer").hidden = Boolean(why);
   byId("empty").hidden = Boolean(why) || byId("log").children.length > 0;
+  chosen();
 }

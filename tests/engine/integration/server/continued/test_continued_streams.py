@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,13 @@ import pytest
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.paced_engines import paced
 from tests.support.server.server_process import PEERS, ServerProcess, server_process
-from tests.support.server.streamed_answers import StreamedAnswers, asks
+from tests.support.server.streamed_answers import Ask, StreamedAnswers, asks
 from tests.support.waiting import wait_until
 
-TOKENS = 400
-ASKED = asks(TOKENS, per_kind=2)
+TOKENS = 120
+# Of a server with two ranks, each has streams of every kind.
+OF_RANKS = asks(TOKENS, per_kind=2)
+ASKED = asks(TOKENS)
 # Else the last bits of log-probabilities follow from what else is in a batch.
 FLAGS = ("--max-num-seqs", "32", "--num-kv-blocks", "1200", "--reproducible")
 
@@ -36,8 +38,8 @@ def two_replicas(checkpoint: Path, tmp_path: Path) -> Iterator[tuple[ServerProce
             yield first.wait_ready(), second.wait_ready()
 
 
-def calm_answers(server: ServerProcess) -> list[tuple[object, ...]]:
-    calm = StreamedAnswers(server.url, ASKED).end()
+def calm_answers(server: ServerProcess, asked: Sequence[Ask]) -> list[tuple[object, ...]]:
+    calm = StreamedAnswers(server.url, asked).end()
     assert not any(trouble for *_, trouble in calm), calm
     return calm
 
@@ -46,9 +48,9 @@ def test_answers_of_a_lost_rank_go_on_at_the_other(checkpoint: Path, tmp_path: P
     flags = ("--data-parallel-size", "2", *FLAGS)
     with server_process(checkpoint, tmp_path / "log", *flags, environment=PEERS) as server:
         server.wait_ready()
-        calm = calm_answers(server)
+        calm = calm_answers(server, OF_RANKS)
         with paced(server) as engines:
-            streams = engines.begin_asked(server, ASKED)
+            streams = engines.begin_asked(server, OF_RANKS)
             engines.engines[0].kill()
             wait_until(lambda: server.metric("requests_continued_total") > 0, "answers go on")
         assert streams.end() == calm
@@ -59,7 +61,7 @@ def test_answers_of_a_replica_that_has_to_go_go_on_at_another(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
-        calm = calm_answers(second)
+        calm = calm_answers(second, ASKED)
         with paced(second), paced(first) as engines:
             streams = engines.begin_asked(first, ASKED)
             first.signal(signal.SIGTERM)
@@ -76,7 +78,7 @@ def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
-        calm = calm_answers(second)
+        calm = calm_answers(second, ASKED)
         with paced(first) as engines:
             streams = engines.begin_asked(first, ASKED)
             engines.engines[0].kill()
@@ -86,7 +88,7 @@ def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
 
 def test_what_no_replica_takes_is_finished_where_it_is(checkpoint: Path, tmp_path: Path) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
-        calm = calm_answers(second)
+        calm = calm_answers(second, ASKED)
         with paced(first) as engines:
             streams = engines.begin_asked(first, ASKED)
             second.process.kill()

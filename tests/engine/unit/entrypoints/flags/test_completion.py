@@ -26,6 +26,7 @@ def words_for(line: str, folder: Path) -> list[str]:
     return [word.strip() for word in answer.read_text().split("\n")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import atom
 from atom.config import EngineOptions, build_config
 from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
 from atom.entrypoints.flags.flag_parser import FlagParser
@@ -105,6 +106,29 @@ def test_other_variables_of_that_name_are_told_of_together(
     options()
     (said,) = warnings_of(caplog)
     assert said.endswith("without effect: ATOM_MLA_PAGE_SIZE, ATOM_NUMA_BIND")
+
+
+def variables_read() -> set[str]:
+    """Return the variables that the engine names in its sources, upstream's aside."""
+    sources = [
+        path for path in Path(atom.__path__[0]).rglob("*.py") if path.name != "upstream_switches.py"
+    ]
+    return {
+        name
+        for path in sources
+        for name in re.findall(r'"(ATOM_[A-Z_]*[A-Z])"', path.read_text(encoding="utf-8"))
+    }
+
+
+def test_no_variable_that_the_engine_reads_is_said_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = variables_read()
+    assert {"ATOM_HANDOVER_SECRET", "ATOM_HOST_IP"} <= names
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    options()
+    assert not [said for said in warnings_of(caplog) if "does not know" in said]
 
 
 def test_flags_that_the_answers_name_are_flags() -> None:

@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,11 @@ from atom.config import Config
 from atom.entrypoints.http.body_turns import HUGE_BODY_BYTES
 from atom.entrypoints.http.long_requests import FEW_CHARACTERS, FEW_VALUES, is_long
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
+from atom.entrypoints.stored_batches import worker
+from atom.entrypoints.stored_batches.batch_options import BatchOptions
+from atom.entrypoints.stored_batches.service import BatchService
 from tests.support.server.http_app import AppRig, serve_app
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, eventually
 
 HUGE = {"padding": "x" * HUGE_BODY_BYTES}
 TEMPLATE_DOORS = {
@@ -91,10 +95,11 @@ async def examples_of(rig: AppRig) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def open_rig(config: Config) -> AsyncIterator[AppRig]:
+async def open_rig(config: Config, tmp_path: Path) -> AsyncIterator[AppRig]:
     """A server on which every route is open to its client."""
     pausing = replace(config, sleep=replace(config.sleep, enabled=True))
-    async with serve_app(pausing, api_key="sk") as rig:
+    batches = BatchService(BatchOptions(folder=tmp_path))
+    async with serve_app(pausing, api_key="sk", batches=batches) as rig:
         rig.client.headers["authorization"] = "Bearer sk"
         yield rig
 
@@ -112,6 +117,35 @@ async def test_a_huge_body_is_parsed_beside_the_loop_at_every_door(
         monkeypatch.setattr(BaseModel, "model_validate_json", classmethod(held_parse))
         answer = await other_is_answered_meanwhile(rig, held, path, {**example, **HUGE})
         assert answer.status_code < 500, (path, answer.text)
+
+
+async def test_lines_of_a_batch_are_read_beside_the_loop(
+    open_rig: AppRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, held, batches = open_rig, Held(), open_rig.batches
+    assert batches is not None
+    monkeypatch.setattr(worker, "read_request", held.around(worker.read_request, lambda *_: True))
+    line = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 1}}
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("f", json.dumps(line))}}
+    file = (await rig.client.post("/v1/files", **form)).json()["id"]  # type: ignore[arg-type]
+    async with batches.running():
+        ended = asyncio.create_task(
+            eventually(lambda: batches.worker.requests["completed"] == 1, "the line is answered")
+        )
+        made = await rig.post(
+            "/v1/batches",
+            input_file_id=file,
+            endpoint="/v1/completions",
+            completion_window="24h",
+        )
+        assert made.status_code == 200, made.text
+        try:
+            await held.began(ended)
+            assert (await rig.chat("other", max_tokens=1)).status_code == 200
+            assert not ended.done()
+        finally:
+            held.let_go()
+        await ended
 
 
 async def test_errors_of_a_huge_body_are_those_of_a_small_one(rig: AppRig) -> None:

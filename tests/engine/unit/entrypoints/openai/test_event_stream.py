@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import EventStream, FrameWriter, error_frame
-from atom.entrypoints.openai.choices import AnswerHead, Answers, Piece, Shown
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Piece, Shown, ShownTokens
 from atom.entrypoints.openai.frames import AnswerFrames, TextTemplate
 from atom.entrypoints.openai.logprobs import TokenNames
 from atom.entrypoints.openai.responses import TextChoice, TextCompletion
@@ -238,7 +238,7 @@ async def test_a_stream_ends_whatever_its_outputs_show(
     leave behind what waits after them."""
     request = Request(1, [1], SamplingParams(), 100, 0.0)
     group, reader = RequestGroup([request], lambda group: None), Reader()
-    answers = Answers(group, Shown(token_ids=token_ids), None, TokenNames(None))
+    answers = Answers(group, Shown(tokens=ShownTokens(ids=token_ids)), None, TokenNames(None))
     running = asyncio.create_task(
         FrameWriter(AnswerFrames(answers, TextShape()), reader.send).run()
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
+from atom.entrypoints.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.errors import RequestError
 from atom.metrics import RequestMetrics
 from atom.model_engine.wire.engine_protocol import RankStats

@@ -44,6 +44,10 @@ NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.RERANK: {"query": "a", "documents": ["b"]},
     Endpoint.MESSAGES: {"model": "a", "max_tokens": 1, "messages": [ASKED]},
     Endpoint.COUNT_TOKENS: {"model": "a", "messages": [ASKED]},
+    Endpoint.OLLAMA_CHAT: {"model": "a", "messages": [ASKED]},
+    Endpoint.OLLAMA_GENERATE: {"model": "a", "prompt": "a"},
+    Endpoint.OLLAMA_EMBED: {"model": "a", "input": "a"},
+    Endpoint.OLLAMA_EMBEDDINGS: {"model": "a", "prompt": "a"},
 }
 
 

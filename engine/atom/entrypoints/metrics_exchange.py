@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,12 +32,13 @@ _MOST_BYTES = 4 * 2**20
 
 
 class ServerNumbers(msgspec.Struct, frozen=True):
-    """Counts of one HTTP process, in all and by client, and the ranks' newest numbers that it
-    has."""
+    """Counts of one HTTP process, in all and by client, and the ranks' newest numbers that it has.
+    images: figures of `ImageMemory`."""
 
     requests: RequestMetrics
     stats_by_rank: dict[int, RankStats]
     clients: dict[str, ClientCounts] = {}
+    images: dict[str, int] = {}
 
 
 _ENCODER = msgspec.msgpack.Encoder(
@@ -55,6 +57,7 @@ def merge_numbers(parts: Sequence[ServerNumbers]) -> ServerNumbers:
         merge_metrics([part.requests for part in parts]),
         newest,
         merge_clients(part.clients for part in parts),
+        dict(sum((Counter(part.images) for part in parts), Counter())),
     )
 
 
@@ -77,7 +80,8 @@ class MetricsExchange:
         if self._server is None:
             return
         try:
-            _last_words(self._own).write_bytes(_ENCODER.encode(self._numbers()))
+            left = msgspec.structs.replace(self._numbers(), images={})  # none is held any more
+            _last_words(self._own).write_bytes(_ENCODER.encode(left))
         except OSError as error:
             logger.warning("the numbers of this process could not be left: %s", error)
         self._server.close()

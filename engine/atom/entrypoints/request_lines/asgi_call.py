@@ -8,11 +8,16 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from atom.entrypoints.http.client_identity import CLIENT_LABEL
+
 _HOST = b"batch"
 
 
-async def post(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
-    """Return the status and the body of the answer. Cancelling it cancels the request."""
+async def post(
+    app: ASGIApp, path: str, body: bytes, client: str | None = None
+) -> tuple[int, bytes]:
+    """Return the status and the body of the answer. Cancelling it cancels the request. client: its
+    label (`ClientIdentity`); None if no client is told apart."""
     status, parts = 500, []
     pending = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -29,11 +34,11 @@ async def post(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
         elif message["type"] == "http.response.body":
             parts.append(message.get("body", b""))
 
-    await app(_scope(path, len(body)), receive, send)
+    await app(_scope(path, len(body), client), receive, send)
     return status, b"".join(parts)
 
 
-def _scope(path: str, length: int) -> dict[str, Any]:
+def _scope(path: str, length: int, client: str | None) -> dict[str, Any]:
     headers = [
         (b"host", _HOST),
         (b"content-type", b"application/json"),
@@ -52,5 +57,5 @@ def _scope(path: str, length: int) -> dict[str, Any]:
         "headers": headers,
         "client": None,
         "server": None,
-        "state": {},
+        "state": {} if client is None else {CLIENT_LABEL: client},
     }

@@ -18,16 +18,30 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 import atom
 from atom.client_figures import ClientCounts
-from atom.entrypoints.kv_transfer.metrics import transfer_metrics
-from atom.entrypoints.openai.metrics_exchange import ServerNumbers
+from atom.entrypoints.metric_families import (
+    LABELS,
+    Counts,
+    buckets,
+    counter,
+    counters,
+    gauge,
+    labelled_counter,
+    labelled_gauge,
+)
+from atom.entrypoints.metrics.images import image_memory_metrics, image_metrics
+from atom.entrypoints.metrics.tiers import tier_metrics
+from atom.entrypoints.metrics.transfers import transfer_metrics
+from atom.entrypoints.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.outlook.metrics import OutlookMetrics
+from atom.entrypoints.stored_batches.metrics import BatchCollector
+from atom.entrypoints.stored_batches.service import BatchService
 from atom.metrics import HANDED_OVER, LOST, Histogram, RequestMetrics
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
@@ -38,13 +52,11 @@ from atom.model_engine.wire.rank_answers import add_stats
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
 
-_HOST = "host"  # the tier in the host's memory
 _EXAMPLE = 'atom:num_requests_running{model_name="MODEL"} 1.0'
 
 
-def metrics_routes(state: ServerState) -> APIRouter:
-    router = APIRouter(tags=["status"])
-
+def metrics_routes(state: ServerState, batches: BatchService | None = None) -> APIRouter:
+    router, outlook = APIRouter(tags=["status"]), OutlookMetrics()
     text: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": _EXAMPLE}}}
     }
@@ -58,8 +70,9 @@ def metrics_routes(state: ServerState) -> APIRouter:
         responses=text,
     )
     async def metrics() -> Response:
-        collector = EngineCollector(state, await state.numbers())
-        return Response(generate_latest(collector), media_type=CONTENT_TYPE_LATEST)
+        collector = EngineCollector(state, await state.numbers(), outlook)
+        text = generate_latest(collector) + generate_latest(BatchCollector(batches))
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return router
 
@@ -67,9 +80,10 @@ def metrics_routes(state: ServerState) -> APIRouter:
 class EngineCollector(Collector):
     """Collect the metrics of one server; before the engine exists only those known then."""
 
-    def __init__(self, state: ServerState, numbers: ServerNumbers | None) -> None:
-        self._state = state
-        self._numbers = numbers
+    def __init__(
+        self, state: ServerState, numbers: ServerNumbers | None, outlook: OutlookMetrics
+    ) -> None:
+        self._state, self._numbers, self._outlook = state, numbers, outlook
 
     def collect(self) -> Iterator[Metric]:
         build = InfoMetricFamily("atom:build", "Version of the server.")
@@ -84,20 +98,23 @@ class EngineCollector(Collector):
                 yield _cache_config(engine.status.report, name)
             if engine.stats_told_at is not None:
                 key, help_text = "metrics_last_refresh_timestamp_seconds", _REFRESH_HELP
-                yield _gauge(key, help_text, name, engine.stats_told_at)
+                yield gauge(key, help_text, name, engine.stats_told_at)
             yield _weights(engine.pauses.weights_version, name)
             level = engine.pauses.sleep_level
-            yield _gauge("sleeping", "Level at which the engine sleeps; 0 awake.", name, level)
+            yield gauge("sleeping", "Level at which the engine sleeps; 0 awake.", name, level)
             if engine.config.sleep.idle_seconds is not None:
                 yield from wake_metrics(
                     {name: (engine.requests_held, engine.pauses.wakes_for_requests)}
                 )
             yield from _engine_metrics(name, self._numbers)
-            told = [each.stats for each in self._numbers.stats_by_rank.values()]
+            by_rank = self._numbers.stats_by_rank
+            yield from self._outlook.collect(engine.config, engine.status.report, by_rank)
+            told = [each.stats for each in by_rank.values()]
             if engine.config.lora is not None and told:
                 yield _lora_requests(engine, add_stats(told))
             if engine.config.cache.kv_transfer is not None and told:
-                yield from transfer_metrics(add_stats(told), self._numbers.requests, name)
+                transfers = self._numbers.requests.transfers
+                yield from transfer_metrics(add_stats(told), transfers, name)
 
 
 def wake_metrics(models: Mapping[str, tuple[int, int]]) -> Iterator[Metric]:
@@ -119,7 +136,7 @@ def wake_metrics(models: Mapping[str, tuple[int, int]]) -> Iterator[Metric]:
 def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
     by_rank = {rank: told.stats for rank, told in numbers.stats_by_rank.items()}
     told = bool(by_rank)
-    yield _gauge("metrics_snapshot_available", "1 once the engine has told numbers.", name, told)
+    yield gauge("metrics_snapshot_available", "1 once the engine has told numbers.", name, told)
     if by_rank:
         stats = add_stats(list(by_rank.values()))
         yield from _gauges(stats, name)
@@ -128,6 +145,7 @@ def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
         yield from _rank_metrics(by_rank, name)
     yield from _request_metrics(numbers.requests, name)
     yield from _client_metrics(numbers.clients, name)
+    yield from image_memory_metrics(numbers.images, name)
 
 
 def _lora_requests(engine: AsyncLLMEngine, stats: StatsBody) -> Metric:
@@ -153,45 +171,40 @@ def _lora_requests(engine: AsyncLLMEngine, stats: StatsBody) -> Metric:
 def _cache_config(report: EngineReport, name: str) -> Metric:
     """Return the size of a rank's cache, by the name and labels that llm-d's endpoint picker
     reads."""
-    info = GaugeMetricFamily(
-        "atom:cache_config_info",
+    return labelled_gauge(
+        "cache_config_info",
         "The KV cache of a rank, in labels; always 1.",
-        labels=["model_name", "block_size", "num_gpu_blocks"],
+        name,
+        ["block_size", "num_gpu_blocks"],
+        {(str(report.block_size), str(report.num_blocks)): 1},
     )
-    info.add_metric([name, str(report.block_size), str(report.num_blocks)], 1)
-    return info
 
 
 def _weights(version: str, name: str) -> Metric:
-    info = GaugeMetricFamily(
-        "atom:weights_info",
+    return labelled_gauge(
+        "weights_info",
         "Version of the weights that requests begin with, in a label; always 1.",
-        labels=["model_name", "weight_version"],
+        name,
+        ["weight_version"],
+        {(version,): 1},
     )
-    info.add_metric([name, version], 1)
-    return info
 
 
 def _rank_metrics(by_rank: Mapping[int, StatsBody], name: str) -> Iterator[Metric]:
     """Yield the metrics by rank under separate names, so that a sum over a series without `rank`
     counts nothing twice."""
-    labels = ["model_name", "rank"]
+    labels, ranks = ["rank"], sorted(by_rank.items())
     gauges: dict[str, tuple[str, Callable[[StatsBody], float]]] = {
         "rank_requests_running": ("Requests of a rank that generate.", _running),
         "rank_requests_waiting": ("Requests of a rank that wait for room.", _waiting),
         "rank_kv_cache_usage_ratio": ("Share of a rank's KV blocks held, 0 to 1.", _usage_ratio),
     }
     for key, (help_text, value) in gauges.items():
-        gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=labels)
-        for rank, stats in sorted(by_rank.items()):
-            gauge.add_metric([name, str(rank)], value(stats))
-        yield gauge
-    tokens = CounterMetricFamily(
-        "atom:rank_generation_tokens", "Tokens that a rank generated.", labels=labels
-    )
-    for rank, stats in sorted(by_rank.items()):
-        tokens.add_metric([name, str(rank)], stats.generation_tokens_total)
-    yield tokens
+        figures: Counts = {(str(rank),): value(stats) for rank, stats in ranks}
+        yield labelled_gauge(key, help_text, name, labels, figures)
+    tokens: Counts = {(str(rank),): stats.generation_tokens_total for rank, stats in ranks}
+    help_text = "Tokens that a rank generated."
+    yield labelled_counter("rank_generation_tokens", help_text, name, labels, tokens)
 
 
 def _running(stats: StatsBody) -> float:
@@ -207,22 +220,21 @@ def _usage_ratio(stats: StatsBody) -> float:
 
 
 def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
-    finished = CounterMetricFamily(
-        "atom:requests_finished",
+    yield labelled_counter(
+        "requests_finished",
         "Requests that ended, by finish reason.",
-        labels=["model_name", "finished_reason"],
+        name,
+        ["finished_reason"],
+        # Also those of no request yet: a rate needs its start.
+        {(reason,): metrics.finished.get(reason, 0) for reason in FinishReason},
     )
-    for reason in FinishReason:  # also those of no request yet: a rate needs its start
-        finished.add_metric([name, reason], metrics.finished.get(reason, 0))
-    yield finished
-    continued = CounterMetricFamily(
-        "atom:requests_continued",
+    yield labelled_counter(
+        "requests_continued",
         "Answers that went on elsewhere, since what computed them was lost or had to end.",
-        labels=["model_name", "cause"],
+        name,
+        ["cause"],
+        {(cause,): metrics.continued.get(cause, 0) for cause in (LOST, HANDED_OVER)},
     )
-    for cause in (LOST, HANDED_OVER):
-        continued.add_metric([name, cause], metrics.continued.get(cause, 0))
-    yield continued
     values: dict[str, tuple[str, Histogram]] = {
         "time_to_first_token_seconds": (
             "From the arrival of a request to its first token.",
@@ -277,13 +289,7 @@ def _gauges(stats: StatsBody, name: str) -> Iterator[Metric]:
         ),
     }
     for key, (help_text, value) in values.items():
-        yield _gauge(key, help_text, name, value)
-
-
-def _gauge(key: str, help_text: str, name: str, value: float) -> Metric:
-    gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
-    gauge.add_metric([name], value)
-    return gauge
+        yield gauge(key, help_text, name, value)
 
 
 def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
@@ -321,148 +327,40 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
             stats.accepted_tokens_total,
         ),
     }
-    for key, (help_text, value) in values.items():
-        counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
-        counter.add_metric([name], value)
-        yield counter
+    yield from counters(values, name)
     if stats.offload_pages:
-        yield from _tier_metrics(stats, name)
-    yield from _images(stats, name)
+        yield from tier_metrics(stats, name)
+    yield from image_metrics(stats, name)
     if stats.expert_tokens_most:
         yield from _expert_balance(stats, name)
     if stats.accepted_at_totals:
         yield _accepted_by_position(stats, name)
 
 
-def _tier_metrics(stats: StatsBody, name: str) -> Iterator[Metric]:
-    """Yield the metrics of the host's tier, which exist only with one, so that a dashboard's row is
-    empty without it."""
-    usage = GaugeMetricFamily(
-        "atom:kv_offload_usage_ratio",
-        "Share of a tier's pages that are in use, 0 to 1.",
-        labels=["model_name", "tier"],
-    )
-    usage.add_metric([name, _HOST], stats.offload_pages_used / stats.offload_pages)
-    yield usage
-    for key, text, count in (
-        (
-            "queries",
-            "Prompt tokens beyond the device's cached prefix that were looked up in a tier.",
-            stats.offload_queries_total,
-        ),
-        ("hits", "Of these, tokens that the tier has.", stats.offload_hits_total),
-        (
-            "computed",
-            "Of these, tokens that were computed, since reading was predicted to take longer.",
-            stats.offload_computed_total,
-        ),
-    ):
-        counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name", "tier"])
-        counter.add_metric([name, _HOST], count)
-        yield counter
-    yield from _labelled(
-        "store_dropped",
-        "Pages that were not written: too many were being written, or every place was in use.",
-        ["reason"],
-        name,
-        {
-            ("queue_full",): stats.offload_dropped_queue_total,
-            ("tier_full",): stats.offload_dropped_full_total,
-        },
-    )
-    yield from _labelled(
-        "errors",
-        "Pages of a tier that could not be used, and were computed again.",
-        ["tier", "kind"],
-        name,
-        {(_HOST, "checksum"): stats.offload_checksum_errors_total},
-    )
-    yield from _copies(stats, name)
-
-
-def _copies(stats: StatsBody, name: str) -> Iterator[Metric]:
-    values = {
-        "load_bytes": ("Bytes read from tiers, of one rank.", stats.offload_load_bytes_total),
-        "load_seconds": ("Seconds of these copies.", stats.offload_load_seconds_total),
-        "store_bytes": ("Bytes written to tiers, of one rank.", stats.offload_store_bytes_total),
-        "store_seconds": ("Seconds of these copies.", stats.offload_store_seconds_total),
-    }
-    for key, (text, value) in values.items():
-        counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name"])
-        counter.add_metric([name], value)
-        yield counter
-
-
-def _images(stats: StatsBody, name: str) -> Iterator[Metric]:
-    """Yield the counters of images; 0 for a model of text."""
-    values = {
-        "mm_cache_hits": (
-            "Images whose encoder output was kept from an earlier step.",
-            stats.image_hits_total,
-        ),
-        "mm_encoder_failures": (
-            "Images whose encoder output was not finite, which ends their requests.",
-            stats.image_failures_total,
-        ),
-    }
-    items = CounterMetricFamily(
-        "atom:mm_items", "Items other than text in prompts.", labels=["model_name", "kind"]
-    )
-    items.add_metric([name, "image"], stats.image_items_total)
-    yield items
-    seconds = SummaryMetricFamily(
-        "atom:mm_encoder_seconds", "Seconds that images took to encode.", labels=["model_name"]
-    )
-    seconds.add_metric([name], stats.images_encoded_total, stats.encoder_seconds_total)
-    yield seconds
-    for key, (help_text, value) in values.items():
-        counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
-        counter.add_metric([name], value)
-        yield counter
-
-
-def _labelled(
-    key: str, text: str, labels: list[str], name: str, counts: dict[tuple[str, ...], int]
-) -> Iterator[Metric]:
-    counter = CounterMetricFamily(f"atom:kv_offload_{key}", text, labels=["model_name", *labels])
-    for values, count in counts.items():
-        counter.add_metric([name, *values], count)
-    yield counter
-
-
 def _expert_balance(stats: StatsBody, name: str) -> Iterator[Metric]:
-    gauge = GaugeMetricFamily(
-        "atom:expert_balance_ratio",
+    yield gauge(
+        "expert_balance_ratio",
         "Tokens of the mean rank's experts by those of the rank with the most, in the last window.",
-        labels=["model_name"],
+        name,
+        stats.expert_tokens_mean / stats.expert_tokens_most,
     )
-    gauge.add_metric([name], stats.expert_tokens_mean / stats.expert_tokens_most)
-    yield gauge
-    counter = CounterMetricFamily(
-        "atom:expert_moves", "Slots whose expert was changed.", labels=["model_name"]
-    )
-    counter.add_metric([name], stats.expert_moves_total)
-    yield counter
+    moves = stats.expert_moves_total
+    yield counter("expert_moves", "Slots whose expert was changed.", name, moves)
 
 
 def _accepted_by_position(stats: StatsBody, name: str) -> Metric:
-    counter = CounterMetricFamily(
-        "atom:spec_decode_num_accepted_tokens_per_pos",
+    return labelled_counter(
+        "spec_decode_num_accepted_tokens_per_pos",
         "Drafts of which the token at this position held, from 0.",
-        labels=["model_name", "position"],
+        name,
+        ["position"],
+        {(str(position),): value for position, value in enumerate(stats.accepted_at_totals)},
     )
-    for position, value in enumerate(stats.accepted_at_totals):
-        counter.add_metric([name, str(position)], value)
-    return counter
 
 
 def _histogram(metric: str, help_text: str, values: Histogram, name: str) -> Metric:
-    family = HistogramMetricFamily(metric, help_text, labels=["model_name"])
-    buckets = [
-        ("+Inf" if bound == float("inf") else str(bound), count)
-        for bound, count in values.cumulative()
-    ]
-    family.add_metric([name], buckets, sum_value=values.total)
+    family = HistogramMetricFamily(metric, help_text, labels=LABELS)
+    family.add_metric([name], buckets(values), sum_value=values.total)
     return family
 
 
@@ -484,14 +382,12 @@ _CLIENT_COUNTERS = {
 def _client_metrics(clients: Mapping[str, ClientCounts], name: str) -> Iterator[Metric]:
     """Yield the metrics by client under separate names, as for ranks. A client's counters restart
     when it returns after another took its place; its old counts are in `other`."""
-    labels = ["model_name", "client"]
-    for field, (key, help_text) in _CLIENT_GAUGES.items():
-        gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=labels)
-        for client, counts in sorted(clients.items()):
-            gauge.add_metric([name, client], getattr(counts, field))
-        yield gauge
-    for field, (key, help_text) in _CLIENT_COUNTERS.items():
-        counter = CounterMetricFamily(f"atom:{key}", help_text, labels=labels)
-        for client, counts in sorted(clients.items()):
-            counter.add_metric([name, client], getattr(counts, field))
-        yield counter
+    for families, made in (
+        (_CLIENT_GAUGES, labelled_gauge),
+        (_CLIENT_COUNTERS, labelled_counter),
+    ):
+        for field, (key, help_text) in families.items():
+            figures: Counts = {
+                (client,): getattr(counts, field) for client, counts in sorted(clients.items())
+            }
+            yield made(key, help_text, name, ["client"], figures)

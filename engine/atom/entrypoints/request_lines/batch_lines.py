@@ -109,9 +109,9 @@ def answer_line(custom_id: str, status: int, body: bytes) -> bytes:
     return _line(custom_id, response, None)
 
 
-def error_line(custom_id: str | None, message: str) -> bytes:
-    """Write the answer line of an invalid request."""
-    return _line(custom_id, None, {"code": "invalid_request", "message": message})
+def error_line(custom_id: str | None, message: str, code: str = "invalid_request") -> bytes:
+    """Write the answer line of a request that was not asked, such as an invalid one."""
+    return _line(custom_id, None, {"code": code, "message": message})
 
 
 def _line(custom_id: str | None, response: object, error: object) -> bytes:
@@ -124,19 +124,24 @@ class AnswerFile:
     answers, except with an error of the server, which may differ next time. refused: the recorded
     refusals of invalid lines, by name and message."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises `ConfigError` if the file cannot be written, or another run writes it."""
+    def __init__(
+        self, path: Path, *, least_fault: int = _SERVER_ERROR, title: str | None = None
+    ) -> None:
+        """least_fault: the first HTTP status that is no answer. title: names the file in errors;
+        None for the flag and the path. Raises `ConfigError` if the file cannot be written, or
+        another run writes it."""
+        self._least_fault = least_fault
+        self._title = f"--output-file {path}" if title is None else title
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise ConfigError(f"--output-file {path}: cannot be written ({error})") from error
+            raise self._unwritable(error) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
             raise ConfigError(
-                f"--output-file {path}: another run writes it; wait for its end, or name another "
-                "file"
+                f"{self._title}: another run writes it; wait for its end, or name another file"
             ) from None
         os.ftruncate(self._fd, _end_of_whole_lines(self._fd))
         self.answered: set[str] = set()
@@ -154,8 +159,15 @@ class AnswerFile:
         if found.error is not None:
             self.refused.add((found.custom_id, found.error.message))
         status = (found.response or {}).get("status_code")
-        if found.custom_id and isinstance(status, int) and status < _SERVER_ERROR:
+        if found.custom_id and isinstance(status, int) and status < self._least_fault:
             self.answered.add(found.custom_id)
+
+    def has(self, custom_id: str) -> bool:
+        return custom_id in self.answered
+
+    def answer(self, custom_id: str, status: int, body: bytes) -> None:
+        """Append the answer to a request. Raises as `append`."""
+        self.append(answer_line(custom_id, status, body))
 
     def refuse(self, custom_id: str | None, message: str) -> None:
         """Record an invalid line once, however many runs read it. Raises `ConfigError` as
@@ -171,7 +183,10 @@ class AnswerFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            raise ConfigError(f"--output-file: cannot be written ({error})") from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"{self._title}: cannot be written ({error.strerror})")
 
     def close(self) -> None:
         os.close(self._fd)
@@ -189,10 +204,15 @@ def _end_of_whole_lines(fd: int) -> int:
     return 0
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that hold something, with their numbers."""
+def lines_of(path: Path, most_bytes: int = _LINE_BOUNDS.most_bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that hold something, with their numbers. most_bytes: of a line.
+    Raises `RequestError` at a longer one."""
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+        number = 0
+        while line := lines.readline(most_bytes + 1):
+            number += 1
+            if len(line) > most_bytes:
+                raise RequestError(f"line {number} has more than {most_bytes >> 20} MiB")
             request = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if request.strip():
                 yield number, request

@@ -1,0 +1,1 @@
+"""Ollama's API, translated to the chats and completions of this server."""

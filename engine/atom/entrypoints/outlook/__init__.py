@@ -1,0 +1,1 @@
+"""Predicted latencies and steps of a server, for /metrics."""

@@ -1,0 +1,2 @@
+"""Batches that the server keeps in a folder and answers beside interactive requests: OpenAI's
+/v1/files and /v1/batches."""

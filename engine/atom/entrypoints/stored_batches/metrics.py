@@ -1,0 +1,43 @@
+"""Metrics of stored batches, of the whole server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from atom.entrypoints.stored_batches.records import BatchState
+from atom.entrypoints.stored_batches.service import BatchService
+
+
+class BatchCollector(Collector):
+    def __init__(self, service: BatchService | None) -> None:
+        """service: None yields no metric."""
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        if service is None:
+            return
+        batches = GaugeMetricFamily("atom:batches", "Kept batches by state.", labels=["state"])
+        states = service.batches.states()
+        for state in BatchState:
+            batches.add_metric([state], states[state])
+        yield batches
+        requests = CounterMetricFamily(
+            "atom:batch_requests", "Requests of batches that were asked.", labels=["outcome"]
+        )
+        for outcome in ("completed", "failed"):
+            requests.add_metric([outcome], service.worker.requests[outcome])
+        yield requests
+        yield GaugeMetricFamily(
+            "atom:batch_storage_bytes",
+            "Bytes that files of batches take.",
+            value=service.files.used_bytes,
+        )
+        yield GaugeMetricFamily(
+            "atom:batch_storage_limit_bytes",
+            "Bytes that files of batches may take.",
+            value=service.files.options.storage_bytes,
+        )

@@ -1,0 +1,1 @@
+"""The settings of generation_config.json, and the sampling defaults that they give."""
