@@ -35,7 +35,7 @@ from tools.suite.parts import Suite
 
 _MARK = "pytest.mark.cluster"
 _SIDE_BY_SIDE = re.compile(r"\bmark\.side_by_side\b")
-_LANES = 3  # they wait for pods most of the time
+_LANES = 4  # they wait for pods most of the time
 _NO_TESTS = 5  # pytest's exit code where the marks select none of a file
 # In the order of the files: the end-to-end tests are one life of a deployment after another.
 _OPTIONS = ("-p", "no:cacheprovider", "-p", "no:randomly", "--durations=10")

@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from devcluster.api_reader import UnreadError, reader_of
 from devcluster.target import Target
 
 T = TypeVar("T")
 
 DEFAULT_WAIT_SECONDS = 180.0
 _POLL_SECONDS = 0.2
+_SELECTOR = "--selector="
 
 
 class KubeError(Exception):
@@ -95,8 +97,24 @@ class Kube:
 
     def get(self, *what: str) -> dict[str, Any]:
         """An object, or a List of them, as JSON."""
+        found = self._read(*what)
+        if found is not None:
+            return found
         content: dict[str, Any] = json.loads(self.kubectl("get", *what, "--output=json"))
         return content
+
+    def _read(self, kind: str, *which: str) -> dict[str, Any] | None:
+        """Read an object or a list without kubectl; None if only kubectl can answer, or has to word
+        the error."""
+        reader = reader_of(self.target.kubeconfig)
+        if reader is None or len(which) != 1 or "," in kind:
+            return None
+        with contextlib.suppress(UnreadError):
+            if which[0].startswith(_SELECTOR):
+                return reader.list(self.namespace, kind, which[0].removeprefix(_SELECTOR))
+            if not which[0].startswith("-"):
+                return reader.get(self.namespace, kind, which[0])
+        return None
 
     def apply(self, manifest: str) -> str:
         return self.kubectl("apply", "--filename=-", stdin=manifest)

@@ -42,24 +42,28 @@ IMAGE_PYTHON = (3, 11)
 @dataclass(frozen=True, slots=True)
 class DemoModel:
     """Describes what the demo serves. name: of the AtomDeployment and its example; question: asked
-    at the end; fetch: of a model that is not in the image, the file. Its folder is the claim of the
-    model's name, by which pods have it from this machine."""
+    at the end, about a picture if the model reads pictures; outlives_pods: whether the demo kills
+    the pod that answers, in the end; fetch: of a model that is not in the image, the file. Its
+    folder is the claim of the model's name, by which pods have it from this machine."""
 
     name: str
     question: str
+    reads_pictures: bool = False
     fetch: Callable[[], Path] | None = None
+    outlives_pods: bool = False
 
     @property
     def example(self) -> Path:
         return ROOT / "examples" / f"{self.name}.yaml"
 
 
-ATOM_TINY = DemoModel("atom-tiny", "What is ATOM?")
+ATOM_TINY = DemoModel("atom-tiny", "What is ATOM?", outlives_pods=True)
 DEMO_MODELS = {
     model.name: model
     for model in (
         ATOM_TINY,
-        DemoModel("smollm2", "Why is the sky blue? Answer in one sentence.", smollm2.fetch),
+        DemoModel("atom-tiny-eyes", "What do you see?", reads_pictures=True),
+        DemoModel("smollm2", "Why is the sky blue? Answer in one sentence.", fetch=smollm2.fetch),
     )
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from torch import nn
 
 from tools.demo_model.qwen3 import Qwen3, Shape
 from tools.demo_model.vocabulary import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS, TURN_END
@@ -84,20 +85,20 @@ def tokenizer_config_of(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def write_settings(folder: Path, shape: Shape, tokenizer: Tokenizer) -> None:
     """Everything but the weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config_of(shape, tokenizer))
-    _write_json(folder / "generation_config.json", generation_config_of(tokenizer))
-    _write_json(folder / "tokenizer_config.json", tokenizer_config_of(shape))
+    write_json(folder / "config.json", config_of(shape, tokenizer))
+    write_json(folder / "generation_config.json", generation_config_of(tokenizer))
+    write_json(folder / "tokenizer_config.json", tokenizer_config_of(shape))
     tokenizer.save(str(folder / TOKENIZER), pretty=False)
 
 
-def write_weights(folder: Path, model: Qwen3) -> None:
+def write_weights(folder: Path, model: nn.Module) -> None:
     """Rounds the fp32 weights to bf16 and saves them; tied embeddings are saved once."""
     tensors = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous()

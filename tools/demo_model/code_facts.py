@@ -17,7 +17,7 @@ from atom.sizing.options.execution import BACKENDS
 from atom.sizing.options.flag_values import KV_CACHE_DTYPES
 from atom.sizing.options.parallelism import HealthOptions
 from atom.sizing.options.scheduling import SchedulerOptions
-from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
+from atom_operator.api.v1alpha1.accelerator import AcceleratorSpec
 from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.constants import GROUP, SHORT_NAME, VERSION, ConditionType

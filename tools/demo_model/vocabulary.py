@@ -47,16 +47,21 @@ def _texts(corpus: Corpus) -> Iterable[str]:
 
 def learn_vocabulary(corpus: Corpus, size: int) -> Tokenizer:
     """Byte-level BPE of `size` tokens, special ones included; any text can be encoded."""
+    return learn_tokens(_texts(corpus), size, SPECIAL_TOKENS)
+
+
+def learn_tokens(texts: Iterable[str], size: int, special_tokens: Sequence[str]) -> Tokenizer:
+    """Learn byte-level BPE of these texts; any other text can be encoded as well."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(special_tokens),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(corpus), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 

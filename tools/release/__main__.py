@@ -49,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     build.add_argument("--version", help="refuse to make another one than this")
     build.add_argument("--output", type=Path, default=Path("dist"), help="(default: dist)")
     build.add_argument("--repository", help="the URL that the commit is published at")
+    build.add_argument("--downloads", help="the https:// address that the files will have")
     build.add_argument("--builder", default=OWN_MACHINE, help="a URI for who makes it")
     build.add_argument(
         "--image", action="append", default=[], metavar="NAME=REPOSITORY[:TAG]@sha256:…",
@@ -76,7 +77,7 @@ def run_build(asked: argparse.Namespace) -> None:
     key = _private_key(asked)
     with tempfile.TemporaryDirectory() as folder:
         source = export(REPOSITORY, Path(folder), asked.version)
-        build = Build(asked.builder, asked.repository, build_tools())
+        build = Build(asked.builder, asked.repository, build_tools(), asked.downloads)
         files = contents(source, images, build, key)
     out: Path = asked.output / source.version
     if out.exists():

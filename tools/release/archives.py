@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,20 +23,25 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def tar(files: Mapping[str, bytes], seconds: int) -> bytes:
+def tar(
+    files: Mapping[str, bytes], seconds: int, executable: Collection[str] = frozenset()
+) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in sorted(files.items()):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mtime = len(data), seconds
+            entry.mode = 0o755 if name in executable else 0o644
             archive.addfile(entry, io.BytesIO(data))
     return out.getvalue()
 
 
-def tar_gz(files: Mapping[str, bytes], seconds: int) -> bytes:
+def tar_gz(
+    files: Mapping[str, bytes], seconds: int, executable: Collection[str] = frozenset()
+) -> bytes:
     out = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=seconds) as packed:
-        packed.write(tar(files, seconds))
+        packed.write(tar(files, seconds, executable))
     return out.getvalue()
 
 

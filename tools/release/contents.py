@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.release import chart, provenance, recipes, signing
+from tools.release import chart, krew, provenance, recipes, signing
 from tools.release.archives import sha256, tar
 from tools.release.errors import ReleaseError
 from tools.release.provenance import Build
@@ -34,8 +34,13 @@ def contents(
     version = source.version
     packed = chart.package(source, images)
     artefact = chart.artefact(source, packed, created)
+    wheels = _wheel(source)
+    ((wheel, data),) = wheels.items()
+    plugin = krew.archive(source, wheel, data)
     files = {
-        **_wheel(source),
+        **wheels,
+        krew.archive_name(source): plugin,
+        f"atom-krew-{version}.yaml": krew.manifest(source, plugin, build.downloads),
         f"{chart.NAME}-{version}.tgz": packed,
         f"{chart.NAME}-{version}{CHART_LAYOUT}": tar(artefact.layout(), source.seconds),
         f"atom-crds-{version}.yaml": _crds(source),

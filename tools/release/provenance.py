@@ -22,11 +22,13 @@ BUILD_TYPE = "https://serving.atom.dev/release/v1"
 @dataclass(frozen=True, slots=True)
 class Build:
     """Facts of the build that its caller gives. builder: a URI for who runs it, whom readers trust
-    or not; repository: a URI of where the commit is published."""
+    or not; repository: a URI of where the commit is published; downloads: an address of where the
+    files will be."""
 
     builder: str
     repository: str | None
     tools: Mapping[str, str]
+    downloads: str | None = None
 
 
 def statement(
@@ -39,6 +41,7 @@ def statement(
             "externalParameters": {
                 "version": source.version,
                 "images": {name: str(found) for name, found in images.items()},
+                **({"downloads": build.downloads} if build.downloads else {}),
             },
             "resolvedDependencies": _dependencies(source, build.repository),
         },

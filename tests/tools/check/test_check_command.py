@@ -72,6 +72,7 @@ def test_a_file_that_is_not_there_is_refused_by_name() -> None:
     assert (done.returncode, "no file engine/atom/none.py" in done.stderr) == (2, True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("failing", "code"), [(False, 0), (True, 1)])
 def test_a_run_ends_at_its_limit_and_tells_the_rest(
     tmp_path: Path, failing: bool, code: int

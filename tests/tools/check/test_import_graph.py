@@ -34,12 +34,13 @@ FILES = {
 }
 
 
-@pytest.fixture
-def graph(tmp_path: Path) -> ImportGraph:
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> ImportGraph:
+    root = tmp_path_factory.mktemp("checkout")
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return ImportGraph(tmp_path, tmp_path / ".cache")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return ImportGraph(root, root / ".cache")
 
 
 def test_a_package_that_is_imported_already_is_read_from_the_checkout(graph: ImportGraph) -> None:

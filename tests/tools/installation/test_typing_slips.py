@@ -77,16 +77,18 @@ def _taken(parser: argparse.ArgumentParser) -> set[str]:
     return known | {f"--no-{name[2:]}" for name in beside if name.startswith("--")}
 
 
+@pytest.mark.parametrize("share", [41, pytest.param(11, marks=pytest.mark.whole)])
 @pytest.mark.parametrize("command", LEAVES)
 def test_one_wrong_letter_is_told_with_the_flag_that_was_meant(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, share: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One of so many slips of each flag, of another kind and place in the next one."""
     words, parser = LEAVES[command]
     taken = _taken(parser)
     least = tuple(_least(parser))
     for number, action in enumerate(parser._actions):
         for name in [each for each in action.option_strings if each.startswith("--")]:
-            for slip in list(slips(name))[number % 11 :: 11]:  # every kind and place, over all
+            for slip in list(slips(name))[number % share :: share]:
                 if slip in taken:
                     continue
                 said = refusal(words, *least, slip)(capsys)

@@ -162,3 +162,25 @@ def test_pip_installs_the_wheel_with_the_locks_versions(release: Path, tmp_path:
     assert said.strip() == release.name
     assert "plan" in run(tmp_path / "own/bin/kubectl-atom", "--help")
     run(python, "-m", "pip", "check")
+
+
+def test_the_plug_in_of_krew_installs_itself_from_its_archive(
+    release: Path, tmp_path: Path
+) -> None:
+    """As krew lays it out; the second run needs no package index."""
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    run("tar", "-xf", release / f"kubectl-atom-{release.name}.tar.gz", "-C", plugin)
+    (tmp_path / "kubectl-atom").symlink_to(plugin / "kubectl-atom")
+    home = {"XDG_DATA_HOME": str(tmp_path / "data"), "KUBECTL_ATOM_PYTHON": sys.executable}
+
+    def said(**variables: str) -> str:
+        line = [tmp_path / "kubectl-atom", "import", "vllm serve Qwen/Qwen3-8B"]
+        done = subprocess.run(
+            line, env=os.environ | home | variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "source: hf://Qwen/Qwen3-8B" in said()
+    assert "kind: AtomDeployment" in said(PIP_INDEX_URL="http://127.0.0.1:9/simple")

@@ -6,21 +6,24 @@ import io
 import json
 import re
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.support.release.keys import key_files
 from tests.support.release.small_repository import commit, exported, git, small_repository
-from tools.release import recipes, signing
+from tools.release import krew, recipes, signing
 from tools.release.archives import sha256
 from tools.release.contents import contents
 from tools.release.errors import ReleaseError
 from tools.release.provenance import Build
 from tools.release.source import Source, export
 
-BUILD = Build("https://ci.test/builder", "https://git.test/atom", {"python": "3"})
+DOWNLOADS = "https://files.test/atom/0.1.0"
+BUILD = Build("https://ci.test/builder", "https://git.test/atom", {"python": "3"}, DOWNLOADS)
 DIGEST = "sha256:" + "c" * 64
 IMAGES = {
     "atom-operator": f"registry.test:5000/atom/atom-operator@{DIGEST}",
@@ -78,11 +81,13 @@ def test_a_release_has_every_part_under_its_version(files: dict[str, bytes]) -> 
         "SHA256SUMS.sig",
         "atom-crds-0.1.0.yaml",
         "atom-images-0.1.0.tar.gz",
+        "atom-krew-0.1.0.yaml",
         "atom-operator-0.1.0.oci.tar",
         "atom-operator-0.1.0.tgz",
         "atom-platform-0.1.0.intoto.jsonl",
         "atom-platform-0.1.0.spdx.json",
         "atom_platform-0.1.0-py3-none-any.whl",
+        "kubectl-atom-0.1.0.tar.gz",
         "release-notes.md",
     ]
     names = {item["metadata"]["name"] for item in yaml.safe_load_all(files["atom-crds-0.1.0.yaml"])}
@@ -147,6 +152,62 @@ def test_the_recipes_are_a_context_whose_images_name_version_and_commit(
         assert f"ARG REVISION={source.commit}\n" in text
         assert "ARG CREATED=2026-11-01T11:00:00Z\n" in text
         assert f"atom-images-0.1.0/{recipe.lock}" in held
+
+
+# The fields and the rules of kubernetes-sigs/krew: pkg/index/types.go, pkg/constants, and
+# internal/index/validation/validate.go.
+KREW_FIELDS = {
+    "": {"apiVersion", "kind", "metadata", "spec"},
+    "spec": {"version", "shortDescription", "description", "caveats", "homepage", "platforms"},
+    "platform": {"uri", "sha256", "selector", "files", "license", "bin"},
+    "file": {"from", "to"},
+}
+
+
+def krew_problems(plugin: dict[str, Any]) -> Iterator[str]:
+    spec = plugin["spec"]
+    (platform,) = spec["platforms"]
+    parts = {"": plugin, "spec": spec, "platform": platform, "file": platform["files"][0]}
+    yield from (name for name in parts if set(parts[name]) - KREW_FIELDS[name])
+    rules = {
+        "apiVersion": plugin["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2",
+        "kind": plugin["kind"] == "Plugin",
+        "name": re.fullmatch(r"[\w-]+", plugin["metadata"]["name"]),
+        "shortDescription": re.fullmatch(r"[^\r\n]+", spec["shortDescription"]),
+        "version": re.fullmatch(r"v\d+\.\d+\.\d+([-+][\w.+-]+)?", spec["version"]),
+        "uri": platform["uri"].startswith("https://"),
+        "sha256": re.fullmatch(r"[a-f0-9]{64}", platform["sha256"]),
+        "bin": platform["bin"],
+        "files": all(each["from"] and each["to"] for each in platform["files"]),
+        "selector": platform["selector"]["matchLabels"].keys() <= {"os", "arch"},
+        "not empty": platform["selector"]["matchLabels"],
+    }
+    yield from (name for name, holds in rules.items() if not holds)
+
+
+def test_the_krew_manifest_is_one_that_krew_takes_and_names_the_archive(
+    files: dict[str, bytes],
+) -> None:
+    plugin = yaml.safe_load(files["atom-krew-0.1.0.yaml"])
+    assert list(krew_problems(plugin)) == []
+    assert (plugin["metadata"]["name"], plugin["spec"]["version"]) == ("atom", "v0.1.0")
+    (platform,) = plugin["spec"]["platforms"]
+    packed = files["kubectl-atom-0.1.0.tar.gz"]
+    assert platform["uri"] == f"{DOWNLOADS}/kubectl-atom-0.1.0.tar.gz"
+    assert platform["sha256"] == sha256(packed)
+    wheel = "atom_platform-0.1.0-py3-none-any.whl"
+    held = members(packed)
+    assert held.keys() == {"kubectl-atom", "requirements.txt", "LICENSE", wheel}
+    assert held[wheel] == files[wheel]
+    assert "--hash=sha256:" in held["requirements.txt"].decode()
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        modes = {each.name: each.mode for each in archive.getmembers()}
+    assert [name for name, mode in modes.items() if mode & 0o111] == [platform["bin"]]
+
+
+def test_an_address_that_krew_does_not_take_is_refused(source: Source) -> None:
+    with pytest.raises(ReleaseError, match="krew downloads by https:// alone"):
+        krew.manifest(source, b"", "http://files.test")
 
 
 def test_the_bill_of_materials_names_what_each_image_is_made_of(

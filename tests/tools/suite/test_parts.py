@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
-from tools.suite.parts import KERNELS, Suite, parts_of
+from tools.suite.parts import INDEX, KERNELS, Suite, parts_of
 
 ROOT = Path(__file__).parents[3]
 MARKS = ("cluster", "gpu", "aiter", "slow", "whole", "neighbour")
@@ -49,10 +49,21 @@ def test_every_file_with_a_whole_test_is_in_the_other_suite() -> None:
     marked = {
         file
         for file, text in TEXTS.items()
-        if any(f"mark.{mark}" in text for mark in ("whole", "pairs", "singles", "rotated"))
+        if any(
+            f"mark.{mark}" in text for mark in ("whole", "pairs", "singles", "rotated", "sampled")
+        )
         and "ops/parity" not in file
     }
     named = {path for part in parts_of(Suite.ALL, 1, TEXTS) for path in part.command}
     assert marked - {Path(__file__).relative_to(ROOT).as_posix()} <= named
     assert KERNELS in named
     assert len(marked) > 1
+
+
+def test_the_index_of_executed_files_is_of_make_test_outside_ci() -> None:
+    def with_index(suite: Suite, **options: bool) -> set[str]:
+        return {part.name for part in parts_of(suite, 1, TEXTS, **options) if INDEX in part.command}
+
+    assert with_index(Suite.TEST) == {"integration", "engine", "units", "kernels", "operator"}
+    assert with_index(Suite.TEST, keeps_index=False) == set()
+    assert with_index(Suite.ALL) == set()

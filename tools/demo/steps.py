@@ -1,14 +1,14 @@
-"""`make demo`: from nothing to a streamed chat answer on a real Kubernetes.
+"""The steps of `make demo`: from nothing to a streamed chat answer on a real Kubernetes.
 
-MODEL=smollm2 serves a small trained model instead of the one that is in the image.
+MODEL=smollm2 serves a small trained model instead of the one that is in the image, and
+MODEL=atom-tiny-eyes one that reads pictures.
 Carries out what a platform engineer would do by hand, and shows each command's outcome: cluster,
-chart, kubectl apply, Ready, a chat through the Service. Safe to run again at any point; `make
-demo-down` removes everything.
+chart, kubectl apply, Ready, a chat through the Service, and the death of the pod that answers. Safe
+to run again at any point; `make demo-down` removes everything.
 """
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from devcluster import target
-from devcluster.errors import DevclusterError
+from tools.demo.killed_pod import LONG_ANSWER, ServingPods, outlive
 from tools.kube import Kube, KubeError, condition, is_current, wait_until
 from tools.on_cluster import (
     ATOM_TINY,
@@ -33,7 +33,6 @@ from tools.on_cluster import (
     offer_folders,
     prepare_cluster,
 )
-from tools.smollm2 import FetchError
 
 READY_SECONDS = 300.0
 # Off in the example: what the demo's model says seldom repeats what was said before.
@@ -60,9 +59,12 @@ def up(model: DemoModel) -> None:
     show_until_ready(kube, model.name)
     say(f"Chat through the Service {model.name}: {model.question}")
     with kube.port_forward(f"service/{model.name}", 8000) as url:
-        for piece in chat(url, model.question, model=model.name):
+        for piece in chat(url, content_of(model), model=model.name):
             print(piece, end="", flush=True)
     print()
+    if model.outlives_pods:
+        say("Kill the pod that answers, behind a frontend, with a second pod beside it")
+        tell_of_death(kube, model)
     say(f"Done in {time.monotonic() - started:.0f} s. What to try next:")
     print(next_steps(kube, model.name), flush=True)
 
@@ -102,8 +104,45 @@ def show_until_ready(kube: Kube, name: str) -> None:
         ) from error
 
 
-def chat(url: str, question: str, **fields: Any) -> Iterator[str]:
+def content_of(model: DemoModel) -> str | list[dict[str, Any]]:
+    """Return the demo's question as the content of a message, with a picture for a model that reads
+    pictures."""
+    if not model.reads_pictures:
+        return model.question
+    from tools.demo_eyes.pictures import Scene, Square, as_data_url
+
+    picture = as_data_url(Scene((Square("red", 0), Square("blue", 4), Square("green", 5))))
+    print(f"(a picture of three squares, {len(picture):,} characters)")
+    return [
+        {"type": "image_url", "image_url": {"url": picture}},
+        {"type": "text", "text": model.question},
+    ]
+
+
+def tell_of_death(kube: Kube, model: DemoModel) -> None:
+    """Kill the pod that answers, and print what the client saw of it."""
+    pods = ServingPods(kube, model.name)
+    pods.start()
+    with kube.port_forward(f"service/{model.name}", 8000) as url:
+
+        def ask() -> Iterator[dict[str, Any]]:
+            return chunks(url, model.question, model=model.name, **LONG_ANSWER)
+
+        found = outlive(ask, pods.killing, pods.recover)
+    print(found.told(pods.named))
+
+
+def chat(url: str, question: str | list[dict[str, Any]], **fields: Any) -> Iterator[str]:
     """Yields the pieces of the streamed answer. fields: of the request, besides its own."""
+    for chunk in chunks(url, question, **fields):
+        for choice in chunk["choices"]:
+            yield choice["delta"].get("content") or ""
+
+
+def chunks(
+    url: str, question: str | list[dict[str, Any]], **fields: Any
+) -> Iterator[dict[str, Any]]:
+    """Yields the chunks of the streamed answer. fields: of the request, besides its own."""
     body = {
         "model": ATOM_TINY.name,
         "messages": [{"role": "user", "content": question}],
@@ -124,8 +163,7 @@ def chat(url: str, question: str, **fields: Any) -> Iterator[str]:
                 chunk = json.loads(data)
                 if "error" in chunk:
                     raise KubeError(f"the stream ended with {data}")
-                for choice in chunk["choices"]:
-                    yield choice["delta"].get("content") or ""
+                yield chunk
     finally:
         connection.close()
 
@@ -138,11 +176,11 @@ def next_steps(kube: Kube, name: str) -> str:
     )
     return f"""  {environment}kubectl get atomd
   kubectl describe atomd {name}
-  kubectl scale atomd {name} --replicas=2
+  kubectl scale atomd {name} --replicas=3
   {speculation_patch(name)}
   .venv/bin/kubectl-atom chat {name}     # ask the same twice: what repeats takes fewer steps
   .venv/bin/kubectl-atom status {name}   # its line drafts; no answer has changed
-  kubectl port-forward service/{name} 8000 &
+  kubectl port-forward service/{name} 8000 &   # http://127.0.0.1:8000/ is a page to chat
   curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "{name}", "prompt": "The operator", "max_tokens": 30}}'
   make demo-down"""
@@ -168,23 +206,3 @@ def down() -> None:
             "--ignore-not-found",
         ).strip()
     )  # fmt: skip
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="The demo: make demo, make demo-down.")
-    parser.add_argument("action", choices=("up", "down"))
-    parser.add_argument("--model", choices=tuple(DEMO_MODELS), default=ATOM_TINY.name)
-    options = parser.parse_args()
-    try:
-        up(DEMO_MODELS[options.model]) if options.action == "up" else down()
-    except (KubeError, DevclusterError, FetchError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted; run it again to go on, `make demo-down` to clean up", file=sys.stderr)
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
