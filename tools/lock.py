@@ -14,7 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # File → extras of pyproject.toml. dev: every extra that a CPU machine can use.
 LOCKS: dict[str, tuple[str, ...]] = {
-    "dev": ("engine", "conversion", "operator", "otel", "s3", "test", "lint", "docs", "release"),
+    "dev": (
+        *("engine", "conversion", "operator", "otel", "s3", "nixl", "test", "lint", "docs"),
+        "release",
+    ),
     "engine": ("engine", "conversion", "otel", "s3"),
     "operator": ("operator",),
 }

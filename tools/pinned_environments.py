@@ -20,11 +20,11 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
 AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS = "agents", "clients", "load", "vllm-bench", "routers"
-GATEWAY = "gateway"
+GATEWAY, EVALUATION = "gateway", "evaluation"
 S3_SERVER = "s3-server"
 OPENAI_TESTS, ANTHROPIC_TESTS = "openai-tests", "anthropic-tests"
 ENVIRONMENTS = (
-    *(AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS, GATEWAY, S3_SERVER),
+    *(AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS, GATEWAY, EVALUATION, S3_SERVER),
     *(OPENAI_TESTS, ANTHROPIC_TESTS),
 )
 

@@ -106,9 +106,9 @@ def test_the_page_of_models_has_the_forms_that_are_accepted(architecture: str) -
 
 
 def test_checkpoints_are_built_in_every_form_of_every_model() -> None:
-    plain = {row.label for row in ARCHITECTURES.values() if row.plain_alone}
+    own = {row.label for row in ARCHITECTURES.values() if row.written_by}  # test_deepseek_v4.py
     labels = {row.label for row in ARCHITECTURES.values()}
-    assert set(FORMED) | set(OLDER) | APART | plain == labels
+    assert set(FORMED) | set(OLDER) | APART | own == labels
     on_page = {
         _formats({"quant_method": method, **section})
         for method, of_method in models.forms().items()
@@ -124,7 +124,7 @@ def _formats(section: dict[str, Any]) -> tuple[Any, ...]:
     assert scheme is not None
     assert scheme.default is not None
     stored = scheme.default
-    return stored.method, stored.element, stored.granularity, stored.ordered
+    return stored.method, stored.element, stored.granularity, stored.ordered, stored.converted
 
 
 def test_the_text_part_of_every_wrapper_runs() -> None:
@@ -147,14 +147,18 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def engine_config(checkpoint: Path) -> Config:
+    return build_config(EngineOptions.of(model=str(checkpoint), device="cpu"))
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_facts_of_every_architecture_reach_other_processes(
-    checkpoint: Path, architecture: str
+    engine_config: Config, architecture: str
 ) -> None:
     settings = {**SIZES, **OWN_SIZES.get(architecture, {}), **KINDS.get(architecture, {})}
     facts = ModelFacts.from_hf_config({**settings, "architectures": [architecture]})
-    config = build_config(EngineOptions.of(model=str(checkpoint), device="cpu"))
-    config = replace(config, model=replace(config.model, facts=facts))
+    config = replace(engine_config, model=replace(engine_config.model, facts=facts))
     assert Config.from_json(config.to_json()) == config
 
 

@@ -53,8 +53,22 @@ def test_our_packages_are_ours() -> None:
     assert Path(str(atom_operator.__file__)).is_relative_to(ROOT / "operator")
 
 
+def test_these_modules_import_without_torch() -> None:
+    """In one process: the error names the first module that imports torch."""
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    if 'torch' in sys.modules: sys.exit(f'{name} imports torch')"
+    )
+    command = [sys.executable, "-c", code, *TORCH_FREE]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("module", TORCH_FREE)
-def test_module_imports_without_torch(module: str) -> None:
+def test_module_imports_alone_and_without_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

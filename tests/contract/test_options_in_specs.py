@@ -12,8 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from atom.entrypoints.cli import build_parser
 from atom.entrypoints.flags.engine_args import options_from_args
-from atom.sizing.options.lora import LoraFlags
-from atom.sizing.options.option import Option, Range, options_of
+from atom.sizing.options.option import Option, Range
 from atom.sizing.options.table import OPTIONS
 from atom_operator.api.crd import structural_schema
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -28,7 +27,7 @@ GPU: dict[str, Any] = {"accelerator": {"type": "amd", "product": "MI300X"}}
 SCHEMA = structural_schema(AtomDeploymentSpec)
 PARSER = build_parser()
 IN_SPECS = [each for each in OPTIONS if each.crd is not None and each.crd.text]
-OWNED = [each for each in OPTIONS if each.crd is not None and each.part is not LoraFlags]
+OWNED = [each for each in OPTIONS if each.crd is not None]
 
 
 def name_of(case: Any) -> str:
@@ -143,11 +142,3 @@ def test_a_flag_that_a_field_sets_is_no_extra_argument(option: Option, spelling:
         if each.field == "spec.engine.extraArgs[0]"
     )
     assert problem.message.endswith(remedy)
-
-
-@pytest.mark.parametrize("option", options_of(LoraFlags), ids=name_of)
-def test_a_flag_of_adapters_is_no_extra_argument_beside_the_field(option: Option) -> None:
-    for spelling in option.spellings:
-        problems = validate(parsed(engine={"lora": {}, "extraArgs": [f"{spelling}=1"]}))
-        told = [each.message for each in problems if each.field == "spec.engine.extraArgs[0]"]
-        assert told == [f"{spelling} belongs to spec.{path_of(option)}; leave it out"]

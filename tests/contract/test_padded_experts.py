@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from atom.model_ops.activations import ClampedSwiGLU
 from atom.model_ops.backends import load_backend
-from atom.model_ops.values import ClampedSwiGLU, LinearWeight, Scales, WeightFormat
+from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 from atom_operator.plan.capacity import held_as
 from tests.support.aiter.aiter_models import amd_card
 from tests.support.operator.builders_operator import plan

@@ -70,7 +70,27 @@ OPTIONS: dict[str, Any] = {
 WITHIN = 0.02
 DEVICE = Accelerator("cpu", MEMORY_BYTES)
 # Of KINDS, those whose images are read.
-READ = ("mistral3", "qwen3-vl", "qwen3-vl-moe", "qwen3.5", "qwen3.5-moe")
+READ = (
+    "gemma3",
+    "gemma4",
+    "kimi-k2.5",
+    "llama4",
+    "mistral3",
+    "qwen3-vl",
+    "qwen3-vl-moe",
+    "qwen3.5",
+    "qwen3.5-moe",
+)
+
+
+# Encoders of more activations than the decoder's.
+WIDE: dict[str, dict[str, Any]] = {
+    **{kind: {"intermediate_size": 4096, "image_size": 448} for kind in READ},
+    "gemma3": {"intermediate_size": 4096, "image_size": 224},
+    "gemma4": {"intermediate_size": 1024},
+    "kimi-k2.5": {"intermediate_size": 4096},
+    "llama4": {"hidden_size": 256, "intermediate_size": 1024, "image_size": 168},
+}
 
 
 class Measured:
@@ -124,9 +144,8 @@ def planned(folder: Path, drafts: SpeculativeOptions | None = None, **options: A
 
 def planned_options(drafts: SpeculativeOptions | None = None, **options: Any) -> PlannedOptions:
     asked: dict[str, Any] = {**OPTIONS, **options}
-    words = ("--language-model-only",) if asked.pop("language_model_only", False) else ()
     made = PlannedOptions(
-        serving=ServingOptions(image="", served_name="", drain_seconds=1, extra_args=words),
+        serving=ServingOptions(image="", served_name="", drain_seconds=1),
         model=sorted_into(ModelOptions, asked),
         scheduler=sorted_into(SchedulerOptions, asked),
         cache=sorted_into(CacheOptions, asked),
@@ -154,6 +173,7 @@ def rows_of(facts: ModelFacts) -> dict[str, int]:
     return {"max_num_seqs": 2048} if facts.keeps_states else {}
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
@@ -256,6 +276,7 @@ def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kin
     check(planned(tmp_path, **rows), Measured(tmp_path, monkeypatch, **rows))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", READ)
 @pytest.mark.parametrize("options", [{}, {"max_images": 0}, {"language_model_only": True}], ids=str)
 def test_of_every_image_encoder(
@@ -284,8 +305,7 @@ def test_of_the_activations_at_the_largest_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """To the byte, where they are more than the decoder's."""
-    wide = {"intermediate_size": 4096, "image_size": 448}
-    make_multimodal_checkpoint(tmp_path, kind, vision=wide)
+    make_multimodal_checkpoint(tmp_path, kind, vision=WIDE[kind])
     options = {"max_num_seqs": 4, "max_num_batched_tokens": 64}
     found, plan = Measured(tmp_path, monkeypatch, **options), planned(tmp_path, **options)
     report, vision = found.report, facts_of(tmp_path).vision
@@ -301,11 +321,12 @@ def test_of_quantised_experts_in_modules_and_in_stacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     quantised, plain = make_quantised_llama4(tmp_path, name)
-    check(planned(quantised), Measured(quantised, monkeypatch))
-    stored = Measured(quantised, monkeypatch, backend="torch_ref")
-    facts = replace(facts_of(quantised), weight_dtype_bytes=4)
+    text = {"language_model_only": True}  # the encoder is not quantised
+    check(planned(quantised, **text), Measured(quantised, monkeypatch, **text))
+    stored = Measured(quantised, monkeypatch, backend="torch_ref", **text)
+    facts = replace(facts_of(quantised), vision=None, weight_dtype_bytes=4)
     assert stored.weights == facts.weight_bytes() + stored.tables
-    assert stored.weights < 0.75 * planned(plain).weights_bytes
+    assert stored.weights < 0.75 * planned(plain, **text).weights_bytes
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])
@@ -335,6 +356,7 @@ EXTRA = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "architecture"), FORMATS, ids=str)
 def test_of_every_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, architecture: Any

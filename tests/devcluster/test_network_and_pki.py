@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.api_reader import reader_of
 from devcluster.node import network, pki
 from devcluster.settings import MAX_INSTANCE
 
@@ -57,3 +58,7 @@ def test_a_kubeconfig_needs_no_other_file(tmp_path: Path) -> None:
     text = pki.kubeconfig_text(folder, "admin", "https://10.0.0.1:6443")
     assert str(tmp_path) not in text
     assert "https://10.0.0.1:6443" in text
+    (tmp_path / "kubeconfig").write_text(text)
+    reader = reader_of(str(tmp_path / "kubeconfig"))
+    assert reader is not None
+    assert reader.address == "10.0.0.1:6443"

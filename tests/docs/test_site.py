@@ -27,8 +27,10 @@ def pages(nav: Any) -> Iterator[str]:
         yield from pages(entry)
 
 
-def make_site(folder: Path, docs: Path) -> None:
-    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(folder))
+def make_site(folder: Path, docs: Path, **settings: Any) -> None:
+    config = load_config(
+        str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(folder), **settings
+    )
     build(config)
 
 
@@ -52,7 +54,7 @@ def test_guides_are_in_four_groups() -> None:
     assert with_guides == ["Use", "Operate", "Integrate", "Extend"]
 
 
-@pytest.mark.parametrize(
+FAULTS = pytest.mark.parametrize(
     ("page", "text"),
     [
         ("index.md", "[a page](nowhere.md)"),
@@ -61,7 +63,26 @@ def test_guides_are_in_four_groups() -> None:
     ],
     ids=["dead link", "dead anchor", "unlisted page"],
 )
+
+
+@FAULTS
 def test_a_dead_link_or_a_lost_page_fails_the_build(tmp_path: Path, page: str, text: str) -> None:
+    """By the site's own settings; its pages and its navigation are two."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text("# Site\n\n[parts](architecture.md#parts)\n", encoding="utf-8")
+    (docs / "architecture.md").write_text("# Architecture\n\n## Parts\n", encoding="utf-8")
+    names = ["index.md", "architecture.md"]
+    make_site(tmp_path / "whole", docs, nav=names)
+    with (docs / page).open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}\n")
+    with pytest.raises(Abort):
+        make_site(tmp_path / "site", docs, nav=names)
+
+
+@pytest.mark.whole
+@FAULTS
+def test_a_fault_in_all_of_the_site_fails_its_build(tmp_path: Path, page: str, text: str) -> None:
     docs = tmp_path / "docs"
     shutil.copytree(DOCS, docs)
     with (docs / page).open("a", encoding="utf-8") as file:

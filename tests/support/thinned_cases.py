@@ -9,12 +9,18 @@ Cases that a mark thins out get the mark `whole`, so `make test-all` runs them.
 - `rotated`: of the tests of a file that have this mark, each has its turn of the same values: the
   first test keeps the first value, the second test the second one, and so on. Of a proof that is
   repeated for every model, where another test of the file runs every model.
+- `sampled(n)`: n of the cases stay, spread over all of them, values that no other case had first.
+  Several such tests of a file begin at different cases. Of a proof whose cases are instances of n
+  or fewer classes of faults.
+
+A mark that leaves every case is refused: `pairs` of fewer than three parameters, `rotated` of the
+only test of its file that has it, and `sampled` of as many cases as there are.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
@@ -23,16 +29,54 @@ Case = Sequence[Hashable]  # a value per parameter
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks deselect
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _keep_combinations(items)
+    _keep_turns(items)
+    _keep_samples(items, knows_all=not _asks_single_tests(config))
+
+
+def _keep_combinations(items: Sequence[pytest.Item]) -> None:
     for mark, together in (("singles", 1), ("pairs", 2)):
-        for cases in _grouped(items, mark, _test_of).values():
+        for test, cases in _grouped(items, mark, _test_of).items():
+            if mark == "pairs" and len(_params(cases[0])) < 3:
+                raise pytest.UsageError(
+                    f"{test} has the mark pairs and fewer than three parameters, so every case "
+                    "would stay: mark it singles, or whole where a case repeats"
+                )
             kept = cover([_values(item) for item in cases], together)
             _mark_others(cases, kept)
-    for cases in _grouped(items, "rotated", _file_of).values():
+
+
+def _keep_turns(items: Sequence[pytest.Item]) -> None:
+    for file, cases in _grouped(items, "rotated", _file_of).items():
+        if _rotated_tests_beside(cases[0]) < 2:
+            raise pytest.UsageError(
+                f"{file} has one test with the mark rotated, so every case would stay: mark it "
+                "singles, or whole where a case repeats"
+            )
         tests = sorted({_test_of(item) for item in cases})
         for turn, test in enumerate(tests):
             own = [item for item in cases if _test_of(item) == test]
             _mark_others(own, set(range(turn % len(own), len(own), len(tests))))
+
+
+def _keep_samples(items: Sequence[pytest.Item], *, knows_all: bool) -> None:
+    idle = []
+    for cases in _grouped(items, "sampled", _file_of).values():
+        tests = sorted({_test_of(item) for item in cases})
+        for turn, test in enumerate(tests):
+            own = [item for item in cases if _test_of(item) == test]
+            mark = own[0].get_closest_marker("sampled")
+            assert mark is not None
+            (count,) = mark.args
+            if len(own) <= count:
+                idle.append(f"{test} has the mark sampled({count}) and {len(own)} cases")
+            _mark_others(own, sample([_values(item) for item in own], count, turn / len(tests)))
+    if idle and knows_all:
+        raise pytest.UsageError(
+            f"{'; '.join(idle)}: so every case would stay: give a smaller number, or remove the "
+            "mark"
+        )
 
 
 def cover(cases: Sequence[Case], together: int) -> set[int]:
@@ -60,6 +104,31 @@ def cover(cases: Sequence[Case], together: int) -> set[int]:
     return kept
 
 
+def sample(cases: Sequence[Case], count: int, start: float = 0.0) -> set[int]:
+    """Choose `count` of the cases, spread over their order.
+
+    start: where the first choice is between two that are evenly spread, from 0 to below 1. A case
+    with more values that no chosen case has comes first, then one whose values were chosen least.
+    Returns the numbers of the chosen cases.
+    """
+    step = len(cases) / count
+    spread = [int((number + start) * step) for number in range(count)]
+    order = list(dict.fromkeys((*spread, *range(len(cases)))))
+    used: Counter[tuple[int, Hashable]] = Counter()
+    kept: list[int] = []
+    while len(kept) < min(count, len(cases)):
+        best = max(
+            (number for number in order if number not in kept),
+            key=lambda number: (
+                sum(not used[each] for each in enumerate(cases[number])),
+                -sum(used[each] for each in enumerate(cases[number])),
+            ),
+        )
+        kept.append(best)
+        used.update(enumerate(cases[best]))
+    return set(kept)
+
+
 def _grouped(
     items: Iterable[pytest.Item], mark: str, group_of: Callable[[pytest.Item], str]
 ) -> dict[str, list[pytest.Function]]:
@@ -80,6 +149,11 @@ def _grouped(
     return groups
 
 
+def _asks_single_tests(config: pytest.Config) -> bool:
+    """Return whether a run collects a part of the cases of a file."""
+    return any("::" in each for each in config.args) or bool(config.getoption("lf", False))
+
+
 def _mark_others(cases: Sequence[pytest.Function], kept: set[int]) -> None:
     for number, item in enumerate(cases):
         if number not in kept:
@@ -88,8 +162,18 @@ def _mark_others(cases: Sequence[pytest.Function], kept: set[int]) -> None:
 
 def _values(item: pytest.Function) -> Case:
     """Return a case by its values, which cases share as objects; they may have no hash."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
+    params = _params(item)
     return tuple(id(params[name]) for name in sorted(params))
+
+
+def _params(item: pytest.Function) -> Mapping[str, object]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _rotated_tests_beside(item: pytest.Function) -> int:
+    """Count the tests of the item's module that have the mark, whichever of them were asked for."""
+    marks = [getattr(each, "pytestmark", []) for each in vars(item.module).values()]
+    return sum(isinstance(of, list) and "rotated" in {mark.name for mark in of} for of in marks)
 
 
 def _test_of(item: pytest.Item) -> str:

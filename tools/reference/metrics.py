@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import cast
 
 import msgspec
 from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from atom.client_figures import ClientCounts
-from atom.entrypoints.openai.metrics import EngineCollector
-from atom.entrypoints.openai.metrics_exchange import ServerNumbers
+from atom.entrypoints.metrics.collector import EngineCollector
+from atom.entrypoints.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.outlook.metrics import OutlookMetrics, outlook_metrics
+from atom.entrypoints.stored_batches.batch_options import BatchOptions
+from atom.entrypoints.stored_batches.metrics import BatchCollector
+from atom.entrypoints.stored_batches.service import BatchService
 from atom.entrypoints.swap.models_metrics import DeviceCollector, Merged
 from atom.entrypoints.swap.shared_device import SharedDevice, Sharing, SharingModel
 from atom.kv_transfer_config.values import KVTransferConfig
 from atom.metrics import RequestMetrics
+from atom.model_engine.front.admission.expectations import Expected
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.loras.served_loras import ServedLoras
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.model_engine.wire.engine_protocol import RankStats
+from atom.model_engine.wire.outlook_body import Limit
 from atom.sizing.options.execution import SleepOptions
 from atom_operator.metrics import OperatorMetrics
 from tools.reference.markdown import code, codes, head, table
@@ -33,7 +41,8 @@ Prometheus metrics, by the names under which a scrape has them. A histogram has 
 _ENGINE = """
 `GET /metrics` of the HTTP port. Series of ranks exist with several data-parallel ranks,
 `spec_decode` with speculation, `expert` with `--enable-eplb`, `kv_offload` with
-`--kv-offloading-size`, `lora` with `--enable-lora`, `model` with `--models`.
+`--kv-offloading-size` (`kv_offload_disk` with `--kv-disk-dir`), `lora` with `--enable-lora`,
+`model` with `--models`, `batch` with `--batch-dir`.
 """
 _OPERATOR = "The operator's own port for metrics; only the replica that leads counts reconciles."
 
@@ -81,9 +90,17 @@ def _engine() -> list[Metric]:
     ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}
     numbers = ServerNumbers(RequestMetrics(), ranks, {"key-0": ClientCounts()})
     device = SharedDevice([SharingModel("m", 1.0)], Sharing(1.0))
-    collectors = [
-        EngineCollector(cast(ServerState, state), numbers),
+    predicted = list(outlook_metrics("m", Expected(0.0, 0.0, 0.0, Limit.NOTHING), 0.0, 1.0))
+    outlook = SimpleNamespace(collect=lambda *_: predicted)
+    batches = SimpleNamespace(
+        batches=SimpleNamespace(states=Counter),
+        worker=SimpleNamespace(requests=Counter()),
+        files=SimpleNamespace(used_bytes=0, options=BatchOptions()),
+    )
+    collectors: list[Collector] = [
+        EngineCollector(cast(ServerState, state), numbers, cast(OutlookMetrics, outlook)),
         DeviceCollector(device, ["m"], is_ready=True),
+        BatchCollector(cast(BatchService, batches)),
     ]
     return list(Merged(collectors).collect())
 
@@ -92,7 +109,8 @@ def _stats() -> StatsBody:
     zeros = dict.fromkeys(StatsBody.__struct_fields__, 0)
     totals = {"expert_tokens_mean": 1, "expert_tokens_most": 1, "accepted_at_totals": (0,)}
     adapters = {"running_loras": (), "waiting_loras": ()}
-    return msgspec.convert(zeros | totals | adapters, StatsBody)
+    tiers = {"offload_pages": 1, "offload_disk_size_bytes": 1, "offload_disk_errors_total": ()}
+    return msgspec.convert(zeros | totals | adapters | tiers, StatsBody)
 
 
 def _operator() -> list[Metric]:

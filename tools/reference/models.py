@@ -49,7 +49,7 @@ def forms() -> Mapping[str, Mapping[str, dict[str, Any]]]:
 def taken(architecture: str, method: str) -> tuple[str, ...]:
     """Name the forms of a writer that the experts, or all matrices, of an architecture may have."""
     row = ARCHITECTURES[architecture]
-    if row.plain_alone:
+    if row.written_by and method not in row.written_by:
         return ()
     block = row.family.experts_block.written_by(method)
     found = []

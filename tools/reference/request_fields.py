@@ -40,6 +40,8 @@ def _row(row: FieldRow, peers: dict[tuple[str, str], list[str]]) -> tuple[str, s
     has = dict.fromkeys(peer for each in row.endpoints for peer in peers[each, row.path])
     if {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}.intersection(row.endpoints):
         has["Anthropic"] = None
+    if any(each.startswith("api/") for each in row.endpoints):
+        has["Ollama"] = None
     where = "all" if len(row.endpoints) == len(Endpoint) else ", ".join(row.endpoints)
     return code(row.path), where, ", ".join(has), row.note
 

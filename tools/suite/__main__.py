@@ -31,7 +31,8 @@ def main() -> int:
     parser.add_argument("--refuse-debts", action="store_true", help="fail for an unaccepted skip")
     parser.add_argument("--write-times", type=Path, help="write the times of the parts to a page")
     args = parser.parse_args()
-    parts = parts_of(args.suite, args.seed, _test_texts())
+    keeps_index = not args.refuse_debts
+    parts = parts_of(args.suite, args.seed, _test_texts(), keeps_index=keeps_index)
     if args.part:
         unknown = set(args.part) - {part.name for part in parts}
         if unknown:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 INTEGRATION = "tests/engine/integration"
 UNITS = "tests/engine/unit"
 KERNELS = "tests/engine/ops/test_interpreted.py"
+INDEX = "tests.support.executed_files"
 _NO_MACHINE = "not cluster and not gpu and not aiter and not slow"
-# Marks of tests that `make test` leaves out, the last three for a part of their cases.
-_WHOLE = re.compile(r"mark\.(whole|pairs|singles|rotated)\b")
+# Marks of tests that `make test` leaves out, all but the first for a part of their cases.
+_WHOLE = re.compile(r"mark\.(whole|pairs|singles|rotated|sampled)\b")
 
 
 class Suite(Enum):
@@ -43,8 +44,14 @@ class Part:
     command: tuple[str, ...]
 
 
-def parts_of(suite: Suite, seed: int, texts: Mapping[str, str]) -> list[Part]:
-    """List a suite's parts, the longest first. texts: of each test file, by its path."""
+def parts_of(
+    suite: Suite, seed: int, texts: Mapping[str, str], *, keeps_index: bool = True
+) -> list[Part]:
+    """List a suite's parts, the longest first.
+
+    texts: of each test file, by its path. keeps_index: whether `make test` records which files a
+    test executes; `make check` reads it, which no user of CI's clone runs.
+    """
     if suite is Suite.TEST:
         files = {
             "integration": [INTEGRATION],
@@ -58,7 +65,12 @@ def parts_of(suite: Suite, seed: int, texts: Mapping[str, str]) -> list[Part]:
         }
     else:
         files = _files_with_whole(texts)
-    tests = [Part(name, _pytest(suite, seed, paths)) for name, paths in files.items() if paths]
+    # Of `all`, files run a part of their tests, which would be the poorer record.
+    index = ("-p", INDEX) if suite is Suite.TEST and keeps_index else ()
+    head = (sys.executable, "-m", "pytest", *index, f"--randomly-seed={seed}", "--durations=10")
+    tests = [
+        Part(name, (*head, "-m", suite.marks, *paths)) for name, paths in files.items() if paths
+    ]
     cluster = Part("cluster", (sys.executable, "-m", "tools.cluster_tests", f"--{suite.value}"))
     checks = Part("checks", ("make", "--no-print-directory", "lint", "types", "layers"))
     return [cluster, *tests, *([checks] if suite is Suite.TEST else [])]
@@ -76,12 +88,3 @@ def _files_with_whole(texts: Mapping[str, str]) -> dict[str, list[str]]:
         else:
             parts["engine" if file.startswith("tests/engine/") else "operator"].append(file)
     return parts
-
-
-def _pytest(suite: Suite, seed: int, paths: Sequence[str]) -> tuple[str, ...]:
-    # Of `all`, files run a part of their tests, which would be the poorer record.
-    index = ("-p", "tests.support.executed_files") if suite is Suite.TEST else ()
-    return (
-        sys.executable, "-m", "pytest", *index, f"--randomly-seed={seed}", "--durations=10",
-        "-m", suite.marks, *paths,
-    )  # fmt: skip

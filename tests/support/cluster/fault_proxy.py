@@ -8,11 +8,9 @@ and refuses new ones until `up`, as a restart of the API server does. Runs in a 
 from __future__ import annotations
 
 import asyncio
-import base64
 import enum
 import json
 import ssl
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -21,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from aiohttp import web
 
+from devcluster.api_reader import reader_of
 from tests.support.waiting import HANG_SECONDS
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -197,18 +195,9 @@ def _status(code: int) -> dict[str, Any]:
 @contextmanager
 def fault_proxy(kubeconfig: str) -> Iterator[FaultProxy]:
     """In front of the API server of `kubeconfig`, with its credentials."""
-    config = yaml.safe_load(Path(kubeconfig).read_text())
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    context = ssl.create_default_context(cadata=authority)
-    with tempfile.TemporaryDirectory() as folder:
-        pair = Path(folder) / "client.pem"
-        pair.write_bytes(
-            base64.b64decode(user["client-certificate-data"])
-            + base64.b64decode(user["client-key-data"])
-        )
-        context.load_cert_chain(pair)
-    proxy = FaultProxy(cluster["server"], context)
+    reader = reader_of(kubeconfig)
+    assert reader is not None, f"{kubeconfig} has no client certificates"
+    proxy = FaultProxy(f"https://{reader.address}", reader.context)
     proxy.start()
     try:
         yield proxy

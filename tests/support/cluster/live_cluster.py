@@ -6,6 +6,7 @@ running, or with CLUSTER=current the one of KUBECONFIG.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import yaml
 
 from devcluster import target
+from devcluster.api_reader import UnreadError, reader_of
 from devcluster.errors import DevclusterError
 from tools.kube import KubeError, attempt, command_environment, wait_until
 
@@ -61,6 +63,9 @@ class LiveCluster:
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """The object, None when there is none."""
+        if reader := reader_of(self.kubeconfig):
+            with contextlib.suppress(UnreadError):
+                return reader.get(self.namespace, kind, name)
         text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found").stdout
         return json.loads(text) if text else None
 

@@ -230,6 +230,13 @@ class LiveWorkload:
         found = self._items("resourcequotas")
         return bool(found and (found[0].get("status") or {}).get("used"))
 
+    def exceeds_quota(self) -> bool:
+        """Tell whether more pods are there than the quota has. Its controller counts what it has
+        seen, so a pod that replaces an ended one may be missing in the count, and one more gets a
+        place."""
+        most = [int(item["spec"]["hard"]["pods"]) for item in self._items("resourcequotas")]
+        return any(len(self._items("pods")) > limit for limit in most)
+
     def _pods(self, image: str, *, ready: bool) -> list[Manifest]:
         return _chosen(self._items("pods"), image, ready=ready)
 

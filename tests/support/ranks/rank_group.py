@@ -44,6 +44,7 @@ class RankGroup:
         self.size = size
         self._channel = StepSender(size - 1)
         self._pages = unnamed_memory("atom-kv-pages")
+        self._transfers = unnamed_memory("atom-kv-transfers")
         store = open_store(size)
         self._followers = [self._follower(rank, store.port) for rank in range(1, size)]
         self._channel.let_go()
@@ -63,7 +64,8 @@ class RankGroup:
             follower.stdin.flush()
         loss = FirstLoss(lambda words: None)
         processes = RankProcesses(config, range(0), self._channel, loss)
-        processes.pages = self._pages  # inherited by the followers before there was a model
+        # Inherited by the followers before there was a model.
+        processes.pages, processes.transfers = self._pages, self._transfers
         return TensorParallelExecutor(config, self.group, self._channel, processes)
 
     def line(self, config: Config) -> bytes:
@@ -84,12 +86,35 @@ class RankGroup:
 
     def _follower(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         memory, connection = self._channel.descriptors(rank - 1)
-        order = msgspec.json.encode(RankOrder(memory, connection, LOOPBACK, port, self._pages))
+        pages = self._pages, self._transfers
+        order = msgspec.json.encode(RankOrder(memory, connection, LOOPBACK, port, *pages))
         return subprocess.Popen(
             [sys.executable, "-m", self.follower, order.decode(), str(rank), str(self.size)],
             stdin=subprocess.PIPE,
-            pass_fds=(memory, connection, self._pages),
+            pass_fds=(memory, connection, *pages),
         )
+
+
+class RankGroups:
+    """The ranks of an engine, which stay while tests ask for the same number: torch lets a process
+    be in one group."""
+
+    def __init__(self) -> None:
+        self._started: RankGroup | None = None
+
+    def __call__(self, size: int) -> RankGroup | None:
+        """Return a group of this size; None for one rank, which needs none."""
+        if size == 1:
+            return None
+        if self._started is None or self._started.size != size:
+            self.close()
+            self._started = RankGroup(size)
+        return self._started
+
+    def close(self) -> None:
+        if self._started is not None:
+            self._started.close()
+            self._started = None
 
 
 class _RankDriver(CoreDriver):
@@ -110,14 +135,15 @@ def _follow(order: RankOrder, rank: int, size: int) -> None:
     group: Group = TorchGroup(place, find_store(order.port, size, order.host))
     receiver = StepReceiver(memory, order.wakeup)
     for line in sys.stdin.buffer:
-        follow_model(Config.from_json(line), group, receiver, order.pages)
+        follow_model(Config.from_json(line), group, receiver, order)
     group.close()
 
 
 def follow_model(
-    config: Config, group: Group, receiver: StepReceiver, pages: int | None = None
+    config: Config, group: Group, receiver: StepReceiver, order: RankOrder | None = None
 ) -> None:
-    runner = ModelRunner(config, group, pages=pages)
+    pages = (None, None) if order is None else (order.pages, order.transfers)
+    runner = ModelRunner(config, group, None, *pages)
     runner.initialize(lambda phase, share: None)
     group.barrier()
     follow_steps(runner, receiver)

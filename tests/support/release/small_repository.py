@@ -10,9 +10,10 @@ from devcluster.settings import REPOSITORY
 from tools.release.source import Source, export
 
 _WHOLE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".dockerignore", "charts",
-          "crds", "images", "requirements", "examples/models/atom-tiny/config.json",
-          "engine/atom/__init__.py", "engine/atom/errors.py",
-          "operator/atom_operator/__main__.py")  # fmt: skip
+          "crds", "images", "requirements", "tools/release/kubectl-atom.sh",
+          "examples/models/atom-tiny/config.json",
+          "examples/models/atom-tiny-eyes/config.json", "engine/atom/__init__.py",
+          "engine/atom/errors.py", "operator/atom_operator/__main__.py")  # fmt: skip
 _DATE = "2026-11-01T12:00:00+01:00"
 _SOMEBODY = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 for _role in ("AUTHOR", "COMMITTER"):
