@@ -47,7 +47,7 @@ lint: $(STAMP) ## Format and lint checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/hadolint images/*/Dockerfile*
-	$(BIN)/shellcheck images/*/*/*.sh
+	$(BIN)/shellcheck images/*/*/*.sh tools/*/*.sh
 	$(PY) -m tools.check_file_size
 	$(PY) -m tools.check_parameters
 	$(PY) -m tools.suite.waits
@@ -138,17 +138,18 @@ test-long: agents browser ## The tests that take minutes each, and random search
 VERSION :=
 KEY :=
 IMAGES :=
+DOWNLOADS :=
 
 .PHONY: release
-release: $(STAMP) ## Make every file of a release of this commit in dist/ (VERSION=, KEY=FILE, IMAGES="NAME=…@sha256:…")
-	$(PY) -m tools.release build $(addprefix --version ,$(VERSION)) $(addprefix --key ,$(KEY)) $(addprefix --image ,$(IMAGES))
+release: $(STAMP) ## Make every file of a release of this commit in dist/ (VERSION=, KEY=FILE, DOWNLOADS=URL, IMAGES="NAME=…@sha256:…")
+	$(PY) -m tools.release build $(addprefix --version ,$(VERSION)) $(addprefix --key ,$(KEY)) $(addprefix --downloads ,$(DOWNLOADS)) $(addprefix --image ,$(IMAGES))
 
 .PHONY: images
 images: $(STAMP) ## Build the operator's and the engine's container images
 	$(PY) -m devcluster images
 
 .PHONY: demo
-demo: $(STAMP) ## From nothing to a streamed answer on a real Kubernetes (MODEL=smollm2: a trained model)
+demo: $(STAMP) ## From nothing to a streamed answer on a real Kubernetes (MODEL=smollm2: a trained model; atom-tiny-eyes: pictures)
 	@$(PY) -m tools.demo up --model $(MODEL)
 
 .PHONY: demo-down

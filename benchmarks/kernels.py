@@ -19,6 +19,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.backends.op_case import OpCase
@@ -28,9 +29,8 @@ from atom.model_ops.backends.triton_ops.attention.benchmark_cases import (
     attention_case,
 )
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.slots import SlotSampling, SlotTensors
 from atom.model_ops.values import (
-    Activation,
     AttentionShape,
     LayerCache,
     LinearWeight,
@@ -278,11 +278,13 @@ def decode_state(ops: Ops) -> Iterator[Row]:
         last_token=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
         num_computed=torch.full((slots + 1,), 1000, device="cuda"),
         block_tables=torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device="cuda"),
-        temperature=torch.zeros(slots + 1, device="cuda"),
-        seed=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
-        top_k=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
-        top_p=torch.ones(slots + 1, device="cuda"),
-        min_p=torch.zeros(slots + 1, device="cuda"),
+        sampling=SlotSampling(
+            temperature=torch.zeros(slots + 1, device="cuda"),
+            seed=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
+            top_k=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
+            top_p=torch.ones(slots + 1, device="cuda"),
+            min_p=torch.zeros(slots + 1, device="cuda"),
+        ),
     )
     ring = empty_ring(state)
     received = torch.zeros(slots, dtype=torch.int64, device="cuda")

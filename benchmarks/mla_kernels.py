@@ -20,7 +20,7 @@ import torch
 
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.model_ops.backends.triton_ops.attention.benchmark_cases import attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.quantised.cached_heads import quantise_heads
@@ -135,7 +135,7 @@ def main() -> int:
     shapes = tuple(latent_shape(heads) for heads in args.heads)
     kept = Kept(args.block_size, args.fp8)
     kv_dtype = torch.float8_e4m3fn if kept.fp8 else _DTYPE
-    case = OpCase(dtype=_DTYPE, kv_dtype=kv_dtype, latent=shapes)
+    case = OpCase(dtype=_DTYPE, kv_dtype=kv_dtype, layers=LayerShapes(latent=shapes))
     ops = resolve_ops("cuda", case, "triton").ops
     found = []
     for heads in args.heads:

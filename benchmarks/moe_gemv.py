@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.op_case import OpCase
@@ -30,7 +31,6 @@ from atom.model_ops.backends.triton_ops.moe.norm_router import norm_router
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (
-    Activation,
     LinearWeight,
     MoEWeight,
     NormWeight,

@@ -19,17 +19,12 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
+from atom.model_ops.activations import Activation
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts, prepare_experts
 from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile, expert_tile
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import (
-    Activation,
-    ExpertsWeight,
-    LinearWeight,
-    Scales,
-    WeightFormat,
-)
+from atom.model_ops.values import ExpertsWeight, LinearWeight, Scales, WeightFormat
 from atom.sizing import Experts, ModelFacts
 from atom.utils.device import native_fp8
 from benchmarks.measures.limits import H200

@@ -19,7 +19,7 @@ import torch
 
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.model_ops.backends.triton_ops.attention.benchmark_cases import attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.values import (
@@ -118,7 +118,11 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("error: kernels are timed on a GPU, and torch sees none here", file=sys.stderr)
         return 1
-    case = OpCase(dtype=_DTYPE, kv_dtype=_DTYPE, latent=(latent_shape(args.heads),), index=(INDEX,))
+    case = OpCase(
+        dtype=_DTYPE,
+        kv_dtype=_DTYPE,
+        layers=LayerShapes(latent=(latent_shape(args.heads),), index=(INDEX,)),
+    )
     ops = resolve_ops("cuda", case, "triton").ops
     found = []
     for row in rows(ops, args.heads, args.block_size):

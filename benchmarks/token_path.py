@@ -28,7 +28,7 @@ import uvloop
 
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.http.listener import listen
-from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
+from atom.entrypoints.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.server_parts import ListenOptions

@@ -55,7 +55,7 @@ def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
         at = (drawn.first.unsqueeze(1) + index).clamp_max(len(drawn.token_ids) - 1)
         # A hash of seed and place, so that a graph that is replayed draws anew.
         places = state.num_computed[drawn.slots].unsqueeze(1) + index
-        seeds = (state.seed[drawn.slots] ^ _OF_ACCEPTANCE).unsqueeze(1).expand_as(places)
+        seeds = (state.sampling.seed[drawn.slots] ^ _OF_ACCEPTANCE).unsqueeze(1).expand_as(places)
         keys = row_keys(seeds.flatten(), places.flatten()).view(places.shape)
         holds = torch.exp(-exponential_noise(keys, index.expand_as(keys))) < probability
         told = torch.where(holds, drawn.token_ids[at], drawn.token_ids[at] ^ 1)

@@ -11,7 +11,6 @@ the longest gap between two of its tokens. Offline: no server, no tokenizer.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import tempfile
@@ -25,13 +24,14 @@ from safetensors.torch import save_file
 
 from atom.lora_config import LoraConfig, LoraModule
 from atom.model_engine.control import LoadLora
+from atom.model_engine.front.loras.adapter_digests import adapter_digest
 from atom.model_engine.lora_loading import LoraLoading
 from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
 from atom.sizing import ModelFacts
 from atom.sizing.weights import projections
 from benchmarks.engines.decode_steps import begin_decodes, decode_step_seconds
-from benchmarks.engines.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine, free_memory
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
 
@@ -70,7 +70,7 @@ def request_of(number: int) -> LoRARequest:
 
 def load_beside_a_stream(engine: OfflineEngine, folder: Path, number: int) -> dict[str, float]:
     """Read an adapter's file and use it, while a row of the base streams."""
-    loading = LoraLoading(engine.executor, set())
+    loading = LoraLoading(engine.executor, set(), adapter_digest)
     told: list[str | None] = []
     draw = np.random.default_rng(2)
     params = SamplingParams(temperature=0.0, max_tokens=600, ignore_eos=True)
@@ -109,8 +109,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     of_base = {rows: decode_ms(base, rows, 0) for rows in args.rows}
     base.close()
     del base
-    gc.collect()
-    torch.cuda.empty_cache()
+    free_memory()
     paths = [write_adapter(folder / f"a{n}", facts, args.rank, n) for n in range(args.adapters + 1)]
     modules = tuple(
         LoraModule(name=f"adapter-{n}", path=str(p)) for n, p in enumerate(paths[:-1], 1)

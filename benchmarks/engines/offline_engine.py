@@ -6,6 +6,7 @@ classes that a served engine runs.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -14,14 +15,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from atom.config import EngineOptions, build_config
 from atom.images.item import PlacedImage
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.choice import build_executor
-from atom.model_engine.model_runner import Progress
+from atom.model_engine.kv_disk_setup import build_store
 from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.request_image import RequestImage
+from atom.model_engine.runner.step_graphs import Progress
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
 from atom.sampling_params import SamplingParams
@@ -42,7 +45,9 @@ class OfflineEngine:
         self.config = build_config(EngineOptions.of(model=model, **options))
         self.executor = self.build_executor()
         self.report = self.executor.initialize(progress)
-        self.scheduler = build_scheduler(self.config, self.report, self.executor.pages)
+        pages = self.executor.pages
+        store = build_store(self.config, self.report, pages)
+        self.scheduler = build_scheduler(self.config, self.report, pages, store)
         depth = self.executor.steps_behind if depth is None else depth
         self.guided = build_guided(self.config)
         self.pipeline = StepPipeline(
@@ -60,7 +65,9 @@ class OfflineEngine:
         return build_executor(self.config, end)
 
     def close(self) -> None:
-        """End what the executor has started."""
+        """End what the executor and the tiers have started."""
+        if self.scheduler.tiers is not None:
+            self.scheduler.tiers.close()
         self.executor.close()
 
     def add(
@@ -111,6 +118,13 @@ class OfflineEngine:
     def random_prompt(self, length: int, draw: np.random.Generator) -> list[int]:
         tokens: list[int] = draw.integers(0, self.config.model.vocab_size, size=length).tolist()
         return tokens
+
+
+def free_memory() -> None:
+    """Give back the memory of closed engines that no variable names any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def end(reason: str, user_error: bool) -> None:

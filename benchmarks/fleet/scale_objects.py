@@ -20,6 +20,7 @@ from atom_operator.cluster.api_connection import ApiConnection, object_path
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.informer import Scope
 from atom_operator.cluster.watch_client import ApiWatch
+from atom_operator.constants import Reason
 from atom_operator.domain import ATOM_DEPLOYMENT, Manifest
 from benchmarks.fleet.claims_and_routes import Beside, fields, remove_volumes
 from benchmarks.fleet.simulated_nodes import TOLERATION, wait_gone
@@ -84,7 +85,8 @@ def _name(number: int) -> str:
 
 
 class Fleet:
-    """`reconciled` and `ready` hold what the watch has shown: name → generation, names."""
+    """`reconciled`, `ready` and `complete` hold what the watch has shown: name → generation, and
+    names; complete: every pod is of the newest template."""
 
     def __init__(self, connection: ApiConnection, namespace: str) -> None:
         self.namespace = namespace
@@ -93,6 +95,7 @@ class Fleet:
         self._connection = connection
         self._reconciled: dict[str, int] = {}
         self._ready: set[str] = set()
+        self._complete: set[str] = set()
         self._count = 0
         self._news = asyncio.Condition()
 
@@ -147,6 +150,11 @@ class Fleet:
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(lambda: len(self._ready) >= self._count)
 
+    async def wait_complete(self, seconds: float) -> None:
+        """Wait until no rollout goes on any more; raises TimeoutError."""
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(lambda: len(self._complete) >= self._count)
+
     async def change(self, number: int) -> float:
         """Seconds from applying other pods to a status that is about them: children come first."""
         started = time.monotonic()
@@ -187,9 +195,11 @@ class Fleet:
         name, status = found["metadata"]["name"], found.get("status") or {}
         async with self._news:
             self._reconciled[name] = int(status.get("observedGeneration") or 0)
-            if any(
-                condition["type"] == "Ready" and condition["status"] == "True"
-                for condition in status.get("conditions") or ()
-            ):
+            conditions = {each["type"]: each for each in status.get("conditions") or ()}
+            if conditions.get("Ready", {}).get("status") == "True":
                 self._ready.add(name)
+            if conditions.get("Progressing", {}).get("reason") == Reason.COMPLETE:
+                self._complete.add(name)
+            else:
+                self._complete.discard(name)
             self._news.notify_all()

@@ -18,7 +18,7 @@ from atom.sizing.cards import CARDS
 from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import fit
 from benchmarks.step_rates.measure import DEFAULT_SHAPES, measure_rates
-from benchmarks.step_rates.rates_table import TableSource, write_table
+from benchmarks.step_rates.rates_table import write_table
 
 
 def main() -> int:
@@ -34,8 +34,7 @@ def main() -> int:
             measure_rates(args.output, args.shapes or DEFAULT_SHAPES, args.device)
         else:
             found, card = Figures.read(args.figures), CARDS[args.card]
-            source = TableSource(found.device, found.date, {"page": found.page})
-            write_table(args.output, card, fit(found.steps, card), found.steps, source)
+            write_table(args.output, card, fit(found.steps, card), found.steps, found.source)
     except (AtomError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,19 +34,29 @@ _POINTS: Mapping[Operation, tuple[float, ...]] = {
 }
 _FIXED = ("step", "layer", "row", "prompt")
 _SMOOTHNESS, _PRIOR, _ROUNDS = 0.05, 0.02, 2000
+# Of seconds beside operations, which few prompts would otherwise take for their products.
+_FIXED_PRIOR = 0.006
 # The largest share: of published peaks all; of a CPU's measured memory, caches are faster.
 _MOST_SHARE = {Vendor.CPU: 20.0}
 _LEAST_SHAPES = 3
+_HOST_SHARE = 0.9  # of a step's seconds from which they are the host's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedStep:
-    """A step of a model, by the name of its shape, and the seconds that it took."""
+    """A step of a model, by the name of its shape, and the seconds that it took. host_seconds: to
+    launch it op by op on a GPU; 0 if it was not."""
 
     name: str
     work: ModelWork
     shape: StepShape
     seconds: float
+    host_seconds: float = 0.0
+
+    @property
+    def is_of_host(self) -> bool:
+        """Return whether the host took nearly all of the step's seconds to launch it."""
+        return self.host_seconds > _HOST_SHARE * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,10 @@ class Fitted:
 
 
 def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
-    """Fit all steps. Raises ValueError for fewer than three shapes, which give no error."""
+    """Fit all steps; those that took as long as their host launched them say nothing of the device.
+    Raises ValueError for fewer than three shapes, which give no error."""
+    launches = [step.host_seconds / step.work.layers for step in steps if step.host_seconds]
+    steps = [step for step in steps if not step.is_of_host]
     names = sorted({step.name for step in steps})
     if len(names) < _LEAST_SHAPES:
         raise ValueError(f"{len(names)} shapes are too few for an error; measure 3 or more")
@@ -73,6 +87,8 @@ def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
             (step for step in steps if step.name == name), card, _rates(*_solve(known, card))
         )
     shares, seconds = _solve(steps, card)
+    if launches:
+        seconds = msgspec.structs.replace(seconds, launch=float(np.median(launches)))
     error = StepError(float(np.median(errors)), float(np.percentile(errors, 90)))
     return Fitted(shares, seconds, error)
 
@@ -99,6 +115,8 @@ def _solve(
     rows = np.array([_features(step, card, columns) for step in steps])
     rows /= np.array([step.seconds for step in steps])[:, None]
     pull, prior, assumed = _smoothing(columns, rows), *_prior(columns, rows)
+    if card.vendor is not Vendor.CPU:
+        _add_prior_seconds(columns, len(rows), prior, assumed)
     matrix = np.concatenate([rows, pull, prior])
     wanted = np.concatenate([np.ones(len(steps)), np.zeros(len(pull)), assumed])
     fastest = 1.0 / _MOST_SHARE.get(card.vendor, 1.0)
@@ -180,6 +198,20 @@ def _prior(
             weight = _PRIOR * math.sqrt(len(rows)) * float(rows[:, at].max())
             matrix[at, at], wanted[at] = weight, weight / ASSUMED.share(name, width)
     return matrix, wanted
+
+
+def _add_prior_seconds(
+    columns: Sequence[Column],
+    steps: int,
+    matrix: NDArray[np.float64],
+    wanted: NDArray[np.float64],
+) -> None:
+    """Let seconds beside operations be near the assumed ones of a GPU where steps do not decide."""
+    for at, (name, _) in enumerate(columns):
+        if not isinstance(name, Operation):
+            weight = _FIXED_PRIOR * math.sqrt(steps)
+            matrix[at, at] = weight / getattr(ASSUMED.seconds, name)
+            wanted[at] = weight
 
 
 def _bounded_least_squares(

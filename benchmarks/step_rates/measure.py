@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import gc
 import json
 import os
 import tempfile
@@ -15,13 +14,15 @@ import psutil
 import torch
 
 import atom
+from atom.advisor.launches import Launches, captured_buckets
 from atom.advisor.operations import model_work
 from atom.advisor.rates import RatesFile
 from atom.errors import ConfigError
 from atom.sizing import KV_ELEMENTS, KvElement, Sharding
-from atom.sizing.cards import CARDS, Card, Precision, Vendor
-from atom.utils.device import detect_device
-from benchmarks.engines.offline_engine import OfflineEngine
+from atom.sizing.cards import Card, Precision, Vendor, card_of_device
+from atom.sizing.limits import RunLimits
+from atom.utils.device import Device, detect_device
+from benchmarks.engines.offline_engine import OfflineEngine, free_memory
 from benchmarks.measures.limits import measured_ceilings
 from benchmarks.step_rates.fit import TimedStep, fit
 from benchmarks.step_rates.rates_table import TableSource, write_table
@@ -59,7 +60,7 @@ def measure_rates(path: Path, shapes: Sequence[str], device: str | None) -> Rate
     found = detect_device(device or "auto")
     on_cpu = found.torch_device.type == "cpu"
     names = CPU_SHAPES if on_cpu and tuple(shapes) == DEFAULT_SHAPES else tuple(shapes)
-    card = _card(found.name, found.torch_device, found.total_memory_bytes())
+    card = card_of(found)
     steps: list[TimedStep] = []
     for name in names:
         before = len(steps)
@@ -102,23 +103,38 @@ def timed_steps(
         element = getattr(torch, engine.report.dtype).itemsize
         kv_bytes = getattr(torch, engine.report.kv_cache_dtype).itemsize
         kv = KV_ELEMENTS["fp8"] if kv_bytes == 1 else KvElement(kv_bytes)
-        on_cpu = engine.report.on_cpu
+        on_cpu, card = engine.report.on_cpu, card_of_device(engine.report.device)
         facts = replace(engine.config.model.facts, weight_dtype_bytes=element)
         work = model_work(facts, kv, Sharding(1), element_bytes=element if on_cpu else None)
+        launches = Launches() if on_cpu else launches_of(engine, card)
         for sample in RecordedEngine(engine).samples(plan.rows, plan.lengths):
-            yield TimedStep(name, work, sample.shape, sample.seconds)
+            launch = launches.of_step(sample.shape)
+            host_seconds = sample.host_seconds if launch.beside else 0.0
+            yield TimedStep(name, work, launch.shape, sample.seconds, host_seconds)
         engine.close()
     del engine
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    free_memory()
 
 
-def _card(name: str, device: torch.device, memory_bytes: int) -> Card:
+def launches_of(engine: OfflineEngine, card: Card | None) -> Launches:
+    """Return how one rank on a GPU launches its steps; the seconds are only told from 0."""
+    scheduler, model = engine.config.scheduler, engine.config.model
+    limits = RunLimits(
+        block_size=engine.config.cache.block_size,
+        max_num_seqs=engine.report.max_num_seqs,
+        max_model_len=model.max_model_len,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+    )
+    vendor = Vendor.AMD if card is None else card.vendor
+    return Launches(captured_buckets(model.facts, limits, vendor, 1), 0.0, 1.0)
+
+
+def card_of(found: Device) -> Card:
     """Return the catalogue's card that a device's name has, or describe the device as measured."""
-    for card in CARDS.values():
-        if card.name in name.upper().replace("_", " ").split():
-            return card
+    name, device, memory_bytes = found.name, found.torch_device, found.total_memory_bytes()
+    known = card_of_device(name)
+    if known is not None:
+        return known
     ceilings = measured_ceilings(device, torch.float32 if device.type == "cpu" else torch.bfloat16)
     return Card(
         name="cpu" if device.type == "cpu" else name,

@@ -15,12 +15,14 @@ from benchmarks.step_rates.fit import Fitted, TimedStep
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """The place and time of a measurement. load: other processes that ran, on average."""
+    """The place and time of a measurement. load: other processes that ran, on average;
+    host_bytes_per_second: of copies of pages between device and host, 0 if not measured."""
 
     device: str
     date: str
     versions: Mapping[str, str] = field(default_factory=dict)
     load: float = 0.0
+    host_bytes_per_second: float = 0.0
 
 
 def write_table(
@@ -49,6 +51,7 @@ def write_table(
             load=round(source.load, 2),
         ),
         memory_bytes=card.memory_bytes,
+        host_bytes_per_second=source.host_bytes_per_second,
     )
     path.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n")
     print(

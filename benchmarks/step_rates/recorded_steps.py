@@ -25,10 +25,11 @@ _MOST_ANSWER = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A step, and how long it took in seconds."""
+    """A step, and how long it took in seconds; host_seconds: of these, until it was submitted."""
 
     shape: StepShape
     seconds: float
+    host_seconds: float = 0.0
 
 
 class Recorder:
@@ -36,14 +37,14 @@ class Recorder:
 
     def __init__(self, executor: StepExecutor) -> None:
         self._executor = executor
-        self._begun: dict[int, tuple[StepShape, float]] = {}
+        self._begun: dict[int, tuple[StepShape, float, float]] = {}
         self._last_end = 0.0
         self.samples: list[Sample] = []
 
     def submit(self, batch: ScheduledBatch) -> int:
         begun = time.perf_counter()
         ticket = self._executor.submit(batch)
-        self._begun[ticket] = StepShape.of(batch), begun
+        self._begun[ticket] = StepShape.of(batch), begun, time.perf_counter() - begun
         return ticket
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
@@ -51,9 +52,9 @@ class Recorder:
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         output = self._executor.collect(ticket)
-        shape, begun = self._begun.pop(ticket)
+        shape, begun, host_seconds = self._begun.pop(ticket)
         ended = time.perf_counter()
-        self.samples.append(Sample(shape, ended - max(begun, self._last_end)))
+        self.samples.append(Sample(shape, ended - max(begun, self._last_end), host_seconds))
         self._last_end = ended
         return output
 
@@ -68,6 +69,11 @@ class RecordedEngine:
             engine.scheduler, self._recorder, depth=engine.executor.steps_behind
         )
         self._draw = np.random.default_rng(5)
+
+    @property
+    def steps(self) -> list[Sample]:
+        """Return the steps since the list was cleared last."""
+        return self._recorder.samples
 
     def samples(self, rows: Sequence[int], lengths: Sequence[int]) -> Iterator[Sample]:
         """Yield the samples of decodes of so many rows and of prompts, each at several lengths, and
