@@ -12,7 +12,8 @@ class Case:
     of the layers that keep every token; `fp8_token` likewise in fp8, with its scales. `window`:
     bytes of a token of the layers that keep only `window_tokens`, `padding_bytes` what their groups
     leave unused beside it. `expert_weights`: whole experts
-    on each device. `draft_weights`, `draft_token`: of the multi-token prediction layers."""
+    on each device. `draft_weights`, `draft_token`: of the multi-token prediction layers.
+    `tables_bytes`: of integers, in which no type of elements changes a byte."""
 
     weights: Mapping[int, int]
     kv_token: Mapping[int, int]
@@ -23,6 +24,7 @@ class Case:
     expert_weights: Mapping[int, int] = field(default_factory=dict)
     draft_weights: Mapping[int, int] = field(default_factory=dict)
     draft_token: Mapping[int, int] = field(default_factory=dict)
+    tables_bytes: int = 0
 
 
 def fp8(rows: int, columns: int) -> int:

@@ -95,6 +95,42 @@ KIMI_K2 = Case(
     kv_token={1: 61 * 576 * 2, 16: 61 * 576 * 2},
     fp8_token={16: 61 * 644},
 )
+
+
+def _kimi_k25(ranks: int) -> int:
+    """As K2, but experts alone are quantised: half a byte per element and two for 32 of them. The
+    image encoder is whole on every device."""
+    heads, width = 64 // ranks, 2048 // ranks
+    attention = (
+        1536 * 7168
+        + heads * 192 * 1536
+        + 576 * 7168
+        + heads * 256 * 512
+        + 7168 * heads * 128
+        + (1536 + 512)
+        + 2 * 7168
+    )
+    experts = 384 * 3 * 7168 * width
+    plain = (
+        2 * 163840 // ranks * 7168
+        + 61 * attention
+        + 3 * 7168 * 18432 // ranks
+        + 60 * (3 * 7168 * width + 384 * 7168)
+        + 7168
+        + _MOONVIT
+    )
+    return 2 * plain + 60 * (experts // 2 + 2 * experts // 32 + 4 * 384)
+
+
+# 27 layers of 1152 and 4304 with biases and two norms; 64 x 64 positions, patches of 3 x 14 x 14;
+# a final norm. Four tokens are joined: a norm of 1152, 4608 x 4608 and 4608 x 7168 with biases.
+_MOONVIT = (
+    27 * (4 * 1152 * 1152 + 4 * 1152 + 2 * 1152 * 4304 + 4304 + 1152 + 4 * 1152)
+    + (3 * 14 * 14 + 1) * 1152
+    + 64 * 64 * 1152
+    + 2 * 1152
+    + (2 * 1152 + 4608 * 4608 + 4608 + 4608 * 7168 + 7168)
+)
 LATENT: dict[str, Case] = {
     "hf://zai-org/GLM-4.7-Flash": Case(
         # 20 heads of 192 + 64, values of 256; one dense layer, 46 of 64 experts and a shared one
@@ -232,6 +268,11 @@ LATENT: dict[str, Case] = {
             },
             kv_token={1: 27 * 576 * 2, 2: 27 * 576 * 2, 8: 27 * 576 * 2},
         ),
+    ),
+    "hf://moonshotai/Kimi-K2.5": Case(
+        weights={1: _kimi_k25(1), 8: _kimi_k25(8)},
+        kv_token={1: 61 * 576 * 2, 8: 61 * 576 * 2},
+        fp8_token={8: 61 * 644},
     ),
     "hf://moonshotai/Kimi-K2-Base": KIMI_K2,
     "hf://moonshotai/Kimi-K2-Instruct": KIMI_K2,
