@@ -26,7 +26,7 @@ from devcluster.settings import Settings
 from devcluster.shell import run
 from devcluster.supervisor import NEIGHBOURS
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 POLL_SECONDS = 0.25
 CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 FOLDER = "neighbours"

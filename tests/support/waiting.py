@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 # Only bounds a hang: nothing is ever waited for longer than it takes, however slow the machine.
-HANG_SECONDS = 120.0
+HANG_SECONDS = 300.0
 _POLL_SECONDS = 0.02
 
 Result = TypeVar("Result")
