@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.answer_parsing.written import WRITERS, plain
+from tests.support.waiting import HANG_SECONDS
 
 TASK = "Say goodbye in greeting.txt instead of hello, and count its characters."
 BEFORE, AFTER = "hello\n", "goodbye\n"
 COUNT = "wc -c < greeting.txt > count.txt"
 DONE = "All done."
-SESSION_SECONDS = 240.0  # only bounds a hang
+SESSION_SECONDS = 2 * HANG_SECONDS
 
 
 def call(tool: str, **arguments: Any) -> str:

@@ -25,6 +25,7 @@ from tests.support.cluster.live_cluster import CRD_NAME, ROOT, LiveCluster
 from tests.support.cluster.previous_version import PREVIOUS_MINOR, extract
 from tests.support.cluster.quick_pods import engine_image, quick_container, wait_ready
 from tests.support.operator.builders_operator import atom_deployment
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
@@ -69,7 +70,7 @@ def helm(cluster: LiveCluster, *arguments: str) -> str:
     done = subprocess.run(
         [program, f"--namespace={cluster.namespace}", *arguments],
         env={**os.environ, "KUBECONFIG": cluster.kubeconfig},
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

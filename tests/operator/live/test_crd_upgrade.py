@@ -16,6 +16,7 @@ from devcluster.settings import read_settings
 from tests.support.cluster.live_cluster import CRD_NAME, ROOT, LiveCluster
 from tests.support.cluster.previous_version import extract
 from tests.support.operator.builders_operator import atom_deployment
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.cluster
 
@@ -28,7 +29,7 @@ def helm(cluster: LiveCluster, *arguments: str) -> None:
     done = subprocess.run(
         [program, f"--namespace={cluster.namespace}", *arguments],
         env={**os.environ, "KUBECONFIG": cluster.kubeconfig},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+from tests.support.waiting import HANG_SECONDS
 from tools.kube import Kube
 from tools.on_cluster import ROOT
 
@@ -17,7 +18,7 @@ def atom(kube: Kube, *arguments: str) -> str:
     done = subprocess.run(
         [*command, *arguments],
         env={**kube.environment, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.server.hub_server import HubServer
 from tests.support.server.server_process import command_environment
+from tests.support.waiting import HANG_SECONDS
 
 CONFIG = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 128, "layer_types": ["full"] * 64}
 CONFIG_BYTES = json.dumps(CONFIG).encode()
@@ -22,7 +23,7 @@ def run(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
         env={**command_environment(), **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

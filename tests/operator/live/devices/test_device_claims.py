@@ -32,6 +32,7 @@ from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import condition, status
 from tests.support.in_memory_cluster.devices.device_claims import device_class, resource_slice
 from tests.support.operator.builders_operator import atom_deployment
+from tests.support.waiting import HANG_SECONDS
 from tools.kube import command_environment
 
 pytestmark = [
@@ -87,7 +88,7 @@ class Claiming:
             env={**environment, "PYTHONPATH": paths},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECONDS,
             check=False,
         )
         assert done.returncode in (0, 1), done.stderr

@@ -59,7 +59,7 @@ def start(hub: HubServer, folder: Path, *flags: str, **variables: str) -> subpro
 
 def run(hub: HubServer, folder: Path, *flags: str, **variables: str) -> tuple[int, str, str]:
     process = start(hub, folder, *flags, **variables)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     return process.returncode, out, err
 
 
@@ -122,7 +122,7 @@ def test_progress_is_told_while_it_downloads(tmp_path: Path) -> None:
         assert said["progress"]["phase"] == "downloading weights"
         assert said["progress"]["bytes_total"] == sum(len(LARGE[name]) for name in SERVED)
         hub.gate.set()
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, err
 
 
@@ -226,7 +226,7 @@ def test_an_engine_reads_a_token_in_a_file_anew_for_what_it_downloads_next(tmp_p
             env={**environment, **asked},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECONDS,
             check=False,
         )
     assert done.stdout.splitlines() == ["refused", "True"], done.stderr

@@ -35,7 +35,7 @@ from atom.model_engine.runner.pages.host_memory import HostMemory
 from atom.model_engine.runner.pages.page_sums import HostSums
 from atom.sizing.host_tier import HostTier
 from atom.utils.unnamed_memory import unnamed_memory
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 LAYOUTS = {"a": "0123456789abcdef" * 2, "b": "f" * 32}
 ROW = 256
@@ -375,7 +375,7 @@ def test_processes_share_a_folder(
         if turn == 60:
             running[0].kill()
     for each in running[1:]:
-        told, _ = each.communicate(timeout=120)
+        told, _ = each.communicate(timeout=HANG_SECONDS)
         assert each.returncode == 0
         assert told.strip() == "()", "no page was damaged"
     running[0].communicate()
