@@ -303,8 +303,9 @@ class Decider:
     @property
     def facts(self) -> FactsReader:
         return FactsReader(
-            self.port, self.reads, self.fleet, self.engines, self.settings, self.templates
-        )
+            self.port, self.reads, self.fleet, self.engines,
+            self.settings, self.templates, self.plans,
+        )  # fmt: skip
 
     @property
     def rollouts(self) -> RolloutChooser:

@@ -42,6 +42,7 @@ from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.quota import limits_asked
 from atom_operator.reconcile.keep_rendering import limited, without_own_evidence
+from atom_operator.reconcile.known_plans import KnownPlans
 from atom_operator.reconcile.planning import ModelKnown, Surroundings, model_key, wants_nodes
 from atom_operator.reconcile.prerequisites import (
     Step,
@@ -99,6 +100,7 @@ class FactsReader:
     engines: EnginePort
     settings: OperatorSettings
     templates: AcceptedTemplates
+    plans: KnownPlans
 
     async def overlay_problem(self, plan: Plan, observed: Observed) -> FieldProblem | None:
         """Return the API server's problem with the overlay. It is not asked about pods as we render
@@ -219,7 +221,11 @@ class FactsReader:
             if made is None:
                 continue
             around = await self.surroundings(owner.key, made.spec, observed, engines.of(name))
-            revision = revision_of(owner, name, made, observed, around)
+            image, around = made.image(around), made.surroundings(around)
+            if image is None:
+                continue
+            plan = self.plans.plan_in_force(owner, made.spec, image, around)
+            revision = None if plan is None else revision_of(name, plan, observed)
             if revision is not None:
                 secrets = known_pull_secrets(observed, owner.key)
                 found[name] = replace(revision, plan=with_pull_secrets(revision.plan, secrets))

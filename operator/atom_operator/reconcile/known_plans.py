@@ -8,26 +8,29 @@ comparing thousands of them costs more than a plan. Called by Decider.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.domain import FieldProblem, ObjectKey, Owner, Plan
-from atom_operator.reconcile.planning import SpecLayers, Surroundings, plan_spec
+from atom_operator.reconcile.planning import SpecLayers, Surroundings, plan_in_force, plan_spec
 
 Planned = Plan | tuple[FieldProblem, ...]
-_OF_ONE = 2  # a plan before, and one after the model is known
+# Of the newest spec a plan before and one after the model is known; as many of specs in force.
+_OF_ONE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Hold a plan with its inputs; `words`: the specs, `around`: the rest, without the readings."""
+    """Hold a plan with its inputs; `words`: the specs, and the image of one in force; `around`: the
+    rest, without the readings."""
 
     owner: Owner
     words: tuple[str, ...]
     around: Surroundings
     readings: tuple[Any, ...]
-    planned: Planned
+    planned: Planned | None
 
     def is_of(self, other: _Made) -> bool:
         same = all(one is two for one, two in zip(self.readings, other.readings, strict=True))
@@ -44,11 +47,26 @@ class KnownPlans:
     def plan_spec(self, owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Planned:
         """Return the plan of a spec, or its problems, as planning.plan_spec does."""
         asked = _Made(owner, *_inputs(spec, around), ())
-        known = self.known.setdefault(owner.key, deque(maxlen=_OF_ONE))
+        planned: Planned = self._planned(asked, lambda: plan_spec(owner, spec, around))
+        return planned
+
+    def plan_in_force(
+        self, owner: Owner, spec: AtomDeploymentSpec, image: str, around: Surroundings
+    ) -> Plan | None:
+        """Return the plan of a spec that was accepted before, as planning.plan_in_force does."""
+        words, without, readings = _inputs(spec, around)
+        asked = _Made(owner, (*words, image), without, readings, None)
+        planned: Plan | None = self._planned(
+            asked, lambda: plan_in_force(owner, spec, image, around)
+        )
+        return planned
+
+    def _planned(self, asked: _Made, plan: Callable[[], Any]) -> Any:
+        known = self.known.setdefault(asked.owner.key, deque(maxlen=_OF_ONE))
         for made in known:
             if made.is_of(asked):
                 return made.planned
-        planned = plan_spec(owner, spec, around)
+        planned = plan()
         known.append(replace(asked, planned=planned))
         return planned
 

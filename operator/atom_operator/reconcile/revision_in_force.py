@@ -17,7 +17,6 @@ from atom_operator.children.workload import pod_revision
 from atom_operator.domain import (
     DeploymentState,
     Observed,
-    Owner,
     Plan,
     PodRevision,
     RevisionInForce,
@@ -29,7 +28,7 @@ from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.plan.rollouts.rollback import choose_target
 from atom_operator.plan.spec_digest import spec_in_force
 from atom_operator.reconcile.keep_rendering import engine_image, without_own_evidence
-from atom_operator.reconcile.planning import Surroundings, plan_in_force
+from atom_operator.reconcile.planning import Surroundings
 from atom_operator.validation.parsing import parse_spec
 
 Others = Mapping[str, RevisionInForce]  # by revision, those whose spec is known
@@ -88,6 +87,14 @@ class MadeFrom:
     record: SpecRecord
     spec: AtomDeploymentSpec
 
+    def image(self, around: Surroundings) -> str | None:
+        own = self.record.image or self.spec.engine.image
+        return own or around.images.get(self.spec.accelerator.type)
+
+    def surroundings(self, around: Surroundings) -> Surroundings:
+        """Return the surroundings with the profile that the pods were made with."""
+        return replace(around, layers=replace(around.layers, profile=self.record.profile))
+
 
 def made_from(observed: Observed, revision: str, newest: Mapping[str, object]) -> MadeFrom | None:
     """Return the spec that these pods were made from; None if no record exists, or none that can be
@@ -102,23 +109,9 @@ def made_from(observed: Observed, revision: str, newest: Mapping[str, object]) -
     return None
 
 
-def revision_of(
-    owner: Owner,
-    name: str,
-    made: MadeFrom,
-    observed: Observed,
-    around: Surroundings,
-) -> RevisionInForce | None:
-    """Return the pods of a revision with the plan of their spec; None if that has no plan any
+def revision_of(name: str, plan: Plan, observed: Observed) -> RevisionInForce | None:
+    """Return the pods of a revision with the plan of their spec; None if it renders no pods any
     more."""
-    spec, record = made.spec, made.record
-    image = record.image or spec.engine.image or around.images.get(spec.accelerator.type)
-    if image is None:
-        return None
-    layers = replace(around.layers, profile=record.profile)
-    plan = plan_in_force(owner, spec, image, replace(around, layers=layers))
-    if plan is None:
-        return None
     running = observed.deployment
     if running is not None and running.revision == name and running.notes.rollback is None:
         budget = running.notes.startup_budget_seconds or plan.rollout.startup_budget_seconds

@@ -12,7 +12,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.domain import ObjectKey, Owner, Plan
 from atom_operator.integration_values import Site
 from atom_operator.reconcile.known_plans import KnownPlans
-from atom_operator.reconcile.planning import ModelKnown, Surroundings, plan_spec
+from atom_operator.reconcile.planning import ModelKnown, Surroundings, plan_in_force, plan_spec
 from atom_operator.validation.parsing import parse_spec
 from tests.support.operator.builders_operator import atom_deployment, gpu_node
 
@@ -77,3 +77,18 @@ def test_an_atomdeployment_that_is_gone_is_forgotten() -> None:
     first = plans.plan_spec(OWNER, spec_of(), around())
     plans.forget(OWNER.key)
     assert plans.plan_spec(OWNER, spec_of(), around()) is not first
+
+
+def test_a_spec_in_force_is_planned_once_for_each_image_and_apart_from_the_newest() -> None:
+    plans = KnownPlans()
+    newest = plans.plan_spec(OWNER, spec_of(), around())
+    made = {
+        image: plans.plan_in_force(OWNER, spec_of(), image, around())
+        for image in ("registry.test/atom:1", "registry.test/atom:2")
+    }
+    for image, plan in made.items():
+        assert plan is not newest
+        assert plan == plan_in_force(OWNER, spec_of(), image, around())
+        assert plans.plan_in_force(OWNER, spec_of(), image, around()) is plan
+    assert plans.plan_spec(OWNER, spec_of(), around()) is newest
+    assert plans.plan_in_force(OWNER, spec_of(replicas=2), image, around()) is not plan
