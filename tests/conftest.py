@@ -28,7 +28,7 @@ pytest_plugins = ["tests.support.suite_record", "tests.support.thinned_cases"]
 # faults, not for luck: its examples are the same each time.
 settings.register_profile(
     "daily",
-    max_examples=40,
+    max_examples=24,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,

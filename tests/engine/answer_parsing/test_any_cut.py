@@ -35,7 +35,7 @@ json_values = st.recursive(
 arguments = st.dictionaries(st.text(max_size=6), json_values, max_size=3)
 
 
-@settings(max_examples=examples(100, more=125))
+@settings(max_examples=examples(60, more=200))
 @given(st.data(), parsings, answers, st.booleans())
 def test_pieces_give_the_events_of_the_whole(
     data: st.DataObject, parsing: AnswerParsing, answer: str, ended: bool
@@ -45,7 +45,7 @@ def test_pieces_give_the_events_of_the_whole(
     assert events_of(parsing, answer, ended=ended) == whole  # character by character
 
 
-@settings(max_examples=examples(200, more=150))
+@settings(max_examples=examples(120, more=250))
 @given(st.data(), family_answers(), st.booleans())
 def test_pieces_of_a_familys_own_marks_give_the_events_of_the_whole(
     data: st.DataObject, case: tuple[AnswerParsing, str], ended: bool
@@ -100,7 +100,7 @@ def schema_of(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=examples(100, more=125))
+@settings(max_examples=examples(60, more=200))
 @given(
     st.data(),
     names,

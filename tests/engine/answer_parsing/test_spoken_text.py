@@ -43,7 +43,7 @@ def shown(parsing: AnswerParsing, stops: list[str], pieces: list[str]) -> tuple[
     return text + found.flush(), None
 
 
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(72, more=80))
 @given(st.data(), _ANSWERS, _STOPS, st.sampled_from(ReasoningStart), st.booleans())
 def test_content_ends_where_it_would_alone_however_the_text_is_cut(
     data: st.DataObject, answer: str, stops: list[str], start: ReasoningStart, channels: bool

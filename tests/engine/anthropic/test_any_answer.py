@@ -156,7 +156,7 @@ def by_its_client(events: Sequence[Any]) -> list[Any]:
     ]
 
 
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(72, more=80))
 @given(st.data(), parsings, answers, st.booleans())
 def test_any_answer_is_the_same_in_pieces(
     data: st.DataObject, parsing: AnswerParsing, answer: str, ended: bool
@@ -164,7 +164,7 @@ def test_any_answer_is_the_same_in_pieces(
     check(parsing, answer, data.draw(cut(answer)), ended)
 
 
-@settings(max_examples=examples(80, more=125))
+@settings(max_examples=examples(48, more=200))
 @given(st.data(), family_answers(), st.booleans())
 def test_so_is_any_answer_of_a_family(
     data: st.DataObject, case: tuple[AnswerParsing, str], ended: bool
@@ -212,7 +212,7 @@ class Told:
         return self._left
 
 
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(72, more=80))
 @given(st.lists(RUNS, max_size=6), st.lists(st.integers(0, 4), max_size=6), st.booleans())
 def test_so_is_any_sequence_of_events(
     runs: Sequence[list[Event]], counts: Sequence[int], seals: bool

@@ -400,7 +400,7 @@ async def test_a_model_of_text_refuses_images_as_before(text_rig: AppRig, tmp_pa
 
 async def test_hostile_files_are_answered_and_hold_up_no_one(rig: AppRig) -> None:
     """Bombs, files of other kinds and damaged ones, many at once: answers or refusals alone."""
-    files = [*bombs(), *others(), *(damaged(random.Random(seed)) for seed in range(24))]
+    files = [*bombs(), *others(), *(damaged(random.Random(seed)) for seed in range(12))]
 
     async def ask(name: str, file: bytes) -> None:
         answer = await rig.post(CHAT, messages=[_user(image_part(file))], max_tokens=1)

@@ -117,7 +117,7 @@ def as_written(model: nn.Module, path: Path) -> nn.Module:
 _REPEATED = {name for name, asked in HYBRID.items() if "extra" not in asked}
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=pytest.mark.whole if name in _REPEATED else ()) for name in FAMILIES],

@@ -94,7 +94,7 @@ def told(events: list[Event]) -> list[dict[str, Any]]:
 
 
 @given(answers(), st.data())
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(72, more=80))
 def test_any_cut_is_a_well_formed_stream_that_ends_as_the_whole(
     events: list[Event], data: st.DataObject
 ) -> None:
@@ -117,7 +117,7 @@ def kinds_of(events: list[Event]) -> list[str]:
 
 
 @given(TEXTS, st.data())
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(72, more=80))
 def test_a_custom_tools_text_comes_whole_out_of_arguments_cut_anyhow(
     text: str, data: st.DataObject
 ) -> None:

@@ -90,7 +90,7 @@ def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) 
         assert 0 < replays["DecodeGraphs._sample"] < replays["DecodeGraphs._forward"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("method", "name"), [("mtp", "at-times"), ("mtp in a window", "always"), ("eagle3", "always")]
 )

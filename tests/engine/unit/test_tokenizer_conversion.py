@@ -59,7 +59,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def converted_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convert in this process, which has the libraries: to load them takes longer than the rest.
-    Each kind of vocabulary has a test that converts as a server does."""
+    Sentencepiece's vocabulary is converted as a server does."""
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", command[2:])
@@ -95,6 +95,7 @@ def test_a_class_that_gives_other_tokens_than_the_vocabulary_is_refused(tmp_path
         Tokenizer(tmp_path / "model")
 
 
+@pytest.mark.usefixtures("converted_here")
 def test_kimis_vocabulary_gives_tiktokens_tokens(tmp_path: Path) -> None:
     ranks = write_kimi(tmp_path / "model", KIMI_SPECIAL)
     special = {text: index for index, (text, _) in KIMI_SPECIAL.items()}
@@ -113,6 +114,7 @@ def test_kimis_vocabulary_gives_tiktokens_tokens(tmp_path: Path) -> None:
     assert tokenizer.special_tokens() == {"bos_token": "[BOS]", "eos_token": "[EOS]"}
 
 
+@pytest.mark.usefixtures("converted_here")
 def test_tekken_gives_tiktokens_tokens_behind_its_special_ones(tmp_path: Path) -> None:
     ranks = write_tekken(tmp_path / "model", TEKKEN_WORDS, TEKKEN_SPECIAL)
     oracle = tiktoken.Encoding(
@@ -202,6 +204,7 @@ def test_without_a_cache_that_can_be_written_nothing_is_left_behind(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+@pytest.mark.usefixtures("converted_here")
 def test_code_of_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     write_kimi(folder, KIMI_SPECIAL)

@@ -62,7 +62,7 @@ def test_a_profile_of_six_full_nodes_goes_from_one_to_the_next() -> None:
 
 
 def test_a_bad_profile_is_taken_by_one_and_another_edit_begins_anew() -> None:
-    with fleet(profiles={"default": profile("x")}) as made:
+    with fleet(models=4, profiles={"default": profile("x")}) as made:
         change(made, "a profile is edited", good=False)
         made.cluster.advance(_FAILS)
         assert made.was_away == made.replaced == {"m0"}
@@ -73,7 +73,7 @@ def test_a_bad_profile_is_taken_by_one_and_another_edit_begins_anew() -> None:
         made.cluster.advance(_A_TURN)
         assert made.was_away == {"m0"}
         made.put_profile(**profile("z"))
-        made.cluster.advance(6 * _A_TURN)
+        made.cluster.advance(4 * _A_TURN)
         assert made.most_away == 1
         assert made.replaced == set(made.names)
 

@@ -112,7 +112,7 @@ def _cases() -> list[Any]:
     ]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(30)
 @pytest.mark.singles
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("mutation", _cases())

@@ -42,7 +42,8 @@ PROGRAMS = frozenset(
 # Variables that no import reads, or sets itself; PYTHONPATH is compared by its folders.
 _READ_LATER = (
     *("ATOM_", "PYTEST_", "PYTHONPATH", "OTEL_", "AWS_", "POD_", "KUBERNETES_"),
-    *("GLOO_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_DEFAULT_FP_FUSION"),
+    *("CC", "GLOO_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"),
+    *("TRITON_CACHE_DIR", "TRITON_DEFAULT_FP_FUSION"),
 )
 # Of Popen's options, those that a copy cannot have.
 _PLAIN = {

@@ -100,7 +100,7 @@ def test_a_file_is_imported_by_its_name(file: str, module: str | None) -> None:
 
 
 def test_every_source_file_of_the_checkout_has_tests(tmp_path: Path) -> None:
-    """One file of ten, as they are listed: each takes a walk over the graph."""
+    """One file of sixty, as they are listed: each takes a walk over the graph."""
     root = Path(__file__).parents[3]
     graph = ImportGraph(root, tmp_path)
     sources = [
@@ -108,6 +108,6 @@ def test_every_source_file_of_the_checkout_has_tests(tmp_path: Path) -> None:
         for folder in ("engine/atom", "operator/atom_operator")
         for path in (root / folder).rglob("*.py")
     ]
-    drawn = sorted(sources)[::10]
-    assert len(drawn) > 100
+    drawn = sorted(sources)[::60]
+    assert len(drawn) > 15
     assert not [file for file in drawn if not graph.distances(file)]

@@ -112,7 +112,7 @@ def write_shards(folder: Path) -> None:
 
 def peak_of_load(folder: Path) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(folder)],
+        [sys.executable, "-m", "tests.support.preloaded.script", _SCRIPT, str(folder)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -41,7 +41,7 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(22)
 @pytest.mark.singles
 @pytest.mark.parametrize("backend", ["auto", "torch_ref"])
 def test_logits_equal_transformers(

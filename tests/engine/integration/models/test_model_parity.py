@@ -353,7 +353,7 @@ def expected(checkpoint: Path) -> GreedyAnswers:
     return GreedyAnswers(model, prompts(model.config.vocab_size), NEW_TOKENS)
 
 
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(20)
 @pytest.mark.singles
 @pytest.mark.parametrize(
     ("policy", "depth"),
@@ -373,7 +373,7 @@ def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy, 
     assert got == expected.answers(got)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.rotated
 def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expected):
     driver = CoreDriver(
@@ -383,7 +383,7 @@ def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expec
     assert got == expected.answers(got)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.rotated
 def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
     """By two threads; whatever else is here is computed by one."""
@@ -396,7 +396,7 @@ def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
 BLOCK_SIZES = (1, 32, 48, 256)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.rotated
 def test_any_block_size_gives_the_same_tokens(checkpoint, checkpoint_name, expected):
     """Every fourth architecture has the same one."""
@@ -426,7 +426,7 @@ def scarce_blocks(checkpoint: Path) -> int:
     return kv_layout(facts, KvElement(4)).blocks_of_sequence(192, 16) + 2
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.rotated
 @pytest.mark.parametrize("depth", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
@@ -439,7 +439,7 @@ def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
     assert driver.scheduler.stats().preemptions_total > 0
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.rotated
 def test_cached_prefix_gives_the_same_tokens(checkpoint, expected):
     driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8)

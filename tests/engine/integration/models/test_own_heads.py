@@ -45,7 +45,7 @@ def check(folder: Path, model: torch.nn.Module) -> None:
     assert [entry.logprob for entry in engine.logprobs[0]] == pytest.approx(wanted, abs=2e-3)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.singles
 @pytest.mark.parametrize("said", [True, "absent", None, False])
 @pytest.mark.parametrize("family", get_args(Architecture))

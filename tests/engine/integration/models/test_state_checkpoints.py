@@ -89,7 +89,7 @@ def test_no_more_sequences_run_than_states_leave_room_for(
 def test_preempted_sequences_go_on_from_their_checkpoints(checkpoint: Path, depth: int) -> None:
     prompts = drawn(4, 100, 90, 70, 50, 120, 33)
     driver = CoreDriver(str(checkpoint), depth=depth, **{**OPTIONS, "num_kv_blocks": 24})
-    asked = {"max_tokens": 60, "ignore_eos": True}
+    asked = {"max_tokens": 40, "ignore_eos": True}
     got = driver.generate(prompts, **asked)
     alone = CoreDriver(str(checkpoint), **{**OPTIONS, "enable_prefix_caching": False})
     assert got == [alone.generate([prompt], **asked)[0] for prompt in prompts]

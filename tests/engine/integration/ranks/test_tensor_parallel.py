@@ -211,7 +211,7 @@ def test_no_architecture_is_left_out() -> None:
     assert {class_name(name) for name in tested} == support_model_arch_dict.keys()
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_two_ranks_draw_what_one_does(family: str, pair: RankGroup, tmp_path: Path) -> None:
     model = _checkpoint(tmp_path, family)

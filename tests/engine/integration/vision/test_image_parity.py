@@ -152,6 +152,7 @@ def test_any_block_size_and_a_host_a_step_late_give_the_same_tokens(
     assert answers(engine, prompts) == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rotated
 def test_preempted_prompts_continue_with_the_same_tokens(
     model: VisionModel, prompts: list[PicturePrompt], expected: list[list[int]]
@@ -176,6 +177,7 @@ def test_preempted_prompts_continue_with_the_same_tokens(
     assert engine.scheduler.stats().images_encoded_total < images
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rotated
 def test_drafts_from_the_text_change_no_token(
     model: VisionModel, prompts: list[PicturePrompt], expected: list[list[int]]

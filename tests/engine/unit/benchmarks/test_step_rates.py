@@ -4,6 +4,7 @@ table."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from atom.sizing import KV_ELEMENTS, ModelFacts, Sharding
 from atom.sizing.cards import CARDS
 from benchmarks.step_rates import measure
 from benchmarks.step_rates.figures import Figures
-from benchmarks.step_rates.fit import TimedStep, fit, relative_errors
+from benchmarks.step_rates.fit import Fitted, TimedStep, fit, relative_errors
 from benchmarks.step_rates.measure import Plan, timed_steps
 from benchmarks.step_rates.rates_table import TableSource, write_table
 from benchmarks.workloads.shapes import SHAPES
@@ -42,7 +43,8 @@ def work(name: str) -> ModelWork:
     return model_work(facts, KV_ELEMENTS["bf16"], Sharding(1))
 
 
-def made_steps(noise: float = 0.0) -> list[TimedStep]:
+@cache
+def made_steps(noise: float = 0.0) -> tuple[TimedStep, ...]:
     """Steps of four shapes that take as long as TRUE says, give or take the noise."""
     draw, steps = np.random.default_rng(1), []
     for name in ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b"):
@@ -56,11 +58,16 @@ def made_steps(noise: float = 0.0) -> list[TimedStep]:
         for shape in shapes:
             seconds = StepTimer(model, CARD, TRUE).seconds(shape)
             steps.append(TimedStep(name, model, shape, seconds * (1 + draw.uniform(-noise, noise))))
-    return steps
+    return tuple(steps)
+
+
+@cache
+def fitted_to(noise: float = 0.0) -> Fitted:
+    return fit(made_steps(noise), CARD)
 
 
 def test_a_fit_predicts_the_steps_that_it_was_made_of_and_those_of_an_unseen_shape() -> None:
-    fitted = fit(made_steps(), CARD)
+    fitted = fitted_to()
     assert float(np.median(relative_errors(made_steps(), CARD, fitted.rates()))) < 0.03
     assert fitted.error.median < 0.04
     unseen = work("llama-3.1-8b")
@@ -72,13 +79,13 @@ def test_a_fit_predicts_the_steps_that_it_was_made_of_and_those_of_an_unseen_sha
 
 
 def test_the_error_of_a_table_grows_with_the_noise_of_its_steps() -> None:
-    errors = [fit(made_steps(noise), CARD).error.p90 for noise in (0.0, 0.2)]
+    errors = [fitted_to(noise).error.p90 for noise in (0.0, 0.2)]
     assert errors[0] < 0.1 < errors[1]
 
 
 def test_no_share_exceeds_a_published_peak_and_no_second_is_negative() -> None:
-    for steps in (made_steps(), made_steps(0.3)):
-        fitted = fit(steps, CARD)
+    for noise in (0.0, 0.2):
+        fitted = fitted_to(noise)
         shares = [share for points in fitted.shares.values() for _, share in points]
         assert all(0 < share <= 1.0 + 1e-9 for share in shares)
         fixed = fitted.seconds
@@ -92,7 +99,7 @@ def test_steps_that_the_host_held_up_give_its_launches_and_no_share_of_the_devic
         for step in known
         if step.shape.chunks and step.shape.prompt_tokens == 512
     ]
-    fitted, alone = fit([*known, *held_up], CARD), fit(known, CARD)
+    fitted, alone = fit([*known, *held_up], CARD), fitted_to()
     assert fitted.seconds.launch == pytest.approx(0.001)
     assert fitted.shares == alone.shares
     assert alone.seconds.launch == 0
@@ -104,8 +111,7 @@ def test_two_shapes_are_too_few_for_an_error() -> None:
 
 
 def test_a_written_table_is_read_with_its_rates(tmp_path: Path) -> None:
-    steps = made_steps()
-    fitted = fit(steps, CARD)
+    steps, fitted = made_steps(), fitted_to()
     path = tmp_path / "mi300x.json"
     write_table(path, CARD, fitted, steps, TableSource("a card", "2026-01-01"))
     rates = Tables.of(tmp_path).rates(CARD)

@@ -107,7 +107,7 @@ def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:
         "print(sorted(set(resolve_ops('cpu', case).chosen.values())))\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-m", "tests.support.preloaded.script", script],
         env={**os.environ, "CC": "no-such-compiler", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

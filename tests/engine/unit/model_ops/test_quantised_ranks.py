@@ -77,7 +77,7 @@ def loaded(
     return plain(linear.w, torch.float32), read
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_parts_of_the_ranks_are_the_whole(name: str, size: int) -> None:

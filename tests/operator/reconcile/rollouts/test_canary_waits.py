@@ -219,13 +219,13 @@ def _edits() -> list[tuple[Mutation, bool]]:
     return found
 
 
-_SHARES = 10
+_SHARES = 16
 _PARTS = [0, *(pytest.param(part, marks=pytest.mark.whole) for part in range(1, _SHARES))]
 
 
 @pytest.mark.parametrize("part", _PARTS)
 def test_steps_begin_anew_exactly_for_what_a_pod_notices(part: int) -> None:
-    """Every tenth field that a pod notices, and every tenth that it does not."""
+    """Every sixteenth field that a pod notices, and every sixteenth that it does not."""
     tried = {True: 0, False: 0}
     edits = _edits()
     chosen = [

@@ -42,6 +42,7 @@ def edits(path: str) -> Iterator[str]:
                 yield path[:index] + path[index + 1] + path[index] + path[index + 2 :]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("route", ROUTES)
 def test_an_edit_of_a_route_is_told_with_the_route(route: str) -> None:
     for path in edits(route):

@@ -241,6 +241,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("kind", "call", "number"), CASES)
 def test_a_fault_switches_the_tier_off_and_is_said_once(
     kind: str,
@@ -340,6 +341,7 @@ def test_a_folder_of_another_user_is_refused(
         check_folder(tmp_path)
 
 
+_AS_COPY = (sys.executable, "-m", "tests.support.preloaded.script")
 _PROCESS = """
 import sys, pathlib, random
 sys.path[:0] = {path!r}
@@ -366,8 +368,7 @@ def test_processes_share_a_folder(
         for seed, count in enumerate(ranks)
     ]
     running = [
-        subprocess.Popen([sys.executable, "-c", each], stdout=subprocess.PIPE, text=True)
-        for each in scripts
+        subprocess.Popen([*_AS_COPY, each], stdout=subprocess.PIPE, text=True) for each in scripts
     ]
     world, draw = worlds(pages=30, ranks=4), random.Random(9)
     for turn in range(200):
