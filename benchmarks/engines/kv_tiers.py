@@ -1,7 +1,7 @@
 """The host's tier of the KV cache on one GPU: rates of its copies, and agents with and without it.
 
     python -m benchmarks.engines.kv_tiers [--only gather copies prompt decode] [--block-size 16 64]
-    python -m benchmarks.engines.kv_tiers --only agents same [--shape qwen3-8b]
+    python -m benchmarks.engines.kv_tiers --only agents same [--shape qwen3-8b] [--turns 10]
 
 Copies are those of an 8B model's cache (36 layers, 8 KV heads of 128, bfloat16) by the classes that
 the engine runs, beside what a pinned copy of 1 GiB reaches; `decode` is the memory traffic of 64
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from benchmarks.workloads.agent_turns import Agents, same_tokens, with_and_witho
 from benchmarks.workloads.shapes import SHAPES, write_shape
 
 PARTS = ("gather", "copies", "prompt", "decode", "agents", "same")
-COUNTS = (1, 64, 512)  # blocks that are copied together
+COUNTS = (1, 16, 64, 512)  # blocks that are copied together
 PROMPT_TOKENS = 32_768
 GB = 1e9
 _SECONDS = 0.25  # of each measurement, at least
@@ -92,10 +92,14 @@ class Cache:
         )
         return self._number
 
-    def save(self, blocks: range) -> None:
-        """Move blocks to the host, as many at once as may be under way."""
-        for first in range(blocks.start, blocks.stop, self.most):
-            self.wait(self.move(saves=blocks[first - blocks.start :][: self.most]))
+    def save(self, blocks: range, loads: range = range(0)) -> None:
+        """Move blocks to the host, as many at once as may be under way, and as many others back."""
+        for first in range(0, len(blocks), self.most):
+            self.wait(self.move(*(each[first:][: self.most] for each in (blocks, loads))))
+
+    def load(self, blocks: range) -> None:
+        """Move blocks back to the device."""
+        self.wait(self.move(loads=blocks))
 
     def wait(self, number: int) -> None:
         self.tier.wait_moved(number)
@@ -141,22 +145,18 @@ def gather(cache: Cache, name: str) -> Iterator[tuple[str, float]]:
 
 def copies(cache: Cache, name: str) -> Iterator[tuple[str, float]]:
     """Rates of moves to the host and back, from the call to the last checksum, and of both at
-    once."""
-    counts = sorted({min(count, cache.most) for count in (1, 64, cache.most)})
-    for count in counts:
-        own, others = range(count), range(cache.most, cache.most + count)
-        cache.save(range(cache.most + count))
+    once. More blocks than may be saved at once go in several calls."""
+    for count in (each for each in COUNTS if 2 * each <= cache.blocks):
+        own, others = range(count), range(count, 2 * count)
+        cache.save(range(2 * count))
         size = count * cache.page_bytes
-        for which, saves, loads in (
-            ("out", own, range(0)),
-            ("in", range(0), own),
-            ("both", own, others),
-        ):
-            seconds = seconds_of(
-                cache.device,
-                lambda: cache.wait(cache.move(saves, loads)),  # noqa: B023
-            )
-            yield f"{name}_{which}_{count}_gb_per_s", size / seconds / GB
+        ways = {
+            "out": partial(cache.save, own),
+            "in": partial(cache.load, own),
+            "both": partial(cache.save, own, others),
+        }
+        for which, call in ways.items():
+            yield f"{name}_{which}_{count}_gb_per_s", size / seconds_of(cache.device, call) / GB
 
 
 def pinned(device: Device) -> Iterator[tuple[str, float]]:
@@ -174,7 +174,7 @@ def prompt(cache: Cache, name: str) -> Iterator[tuple[str, float]]:
     """Seconds until a long prompt's pages are on the device."""
     blocks = range(cache.blocks)
     cache.save(blocks)
-    seconds = seconds_of(cache.device, lambda: cache.wait(cache.move(loads=blocks)))
+    seconds = seconds_of(cache.device, partial(cache.load, blocks))
     yield f"{name}_prompt_gb", cache.blocks * cache.page_bytes / GB
     yield f"{name}_prompt_seconds", seconds
 
@@ -265,6 +265,8 @@ def main() -> int:
     parser.add_argument("--block-size", nargs="+", type=int, default=[16, 64])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-8b", help="of agents")
+    parser.add_argument("--turns", type=int, help="of an agent")
+    parser.add_argument("--write", choices=("back", "through"), default="through")
     parser.add_argument("--tiny", action="store_true", help="small sizes, which show that it runs")
     args = parser.parse_args()
     device = detect_device(args.device)
@@ -278,7 +280,9 @@ def main() -> int:
     with torch.inference_mode():
         tell(rates(args, device))
     gc.collect()
-    agents = Agents.tiny() if args.tiny else Agents()
+    agents = replace(Agents.tiny() if args.tiny else Agents(), write=args.write)
+    if args.turns:
+        agents = agents.longer(args.turns)
     with tempfile.TemporaryDirectory() as folder:
         shape = write_shape("tiny" if args.tiny else args.shape, Path(folder))
         if "agents" in args.only:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.kv_transfer_config.values import KVTransferConfig
+from atom.kv_transfer_config.values import TRANSPORTS, KVTransferConfig
 from atom.model_engine.request import Request
 from atom.model_engine.transfer_legs import TicketNote, TransferOutcome
 from atom.model_engine.wire.engine_protocol import FinishedRow
@@ -43,11 +43,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:
-    """The options of an engine, and the environment of its process."""
+    """The options of an engine, and the environment of its process. transport: of its pages."""
 
     model: str
     options: Mapping[str, Any]
     environment: Mapping[str, str]
+    transport: str = "auto"
 
 
 class EngineProcess:
@@ -104,7 +105,10 @@ class _Engine:
         from atom.model_engine.kv_transfer.setup import build_transfer
         from benchmarks.engines.offline_engine import OfflineEngine
 
-        transfer_config = KVTransferConfig(port=0)
+        # A measurement holds more prompts under way than a server would let wait.
+        transfer_config = KVTransferConfig(
+            port=0, max_held_fraction=0.95, transports=TRANSPORTS[order.transport]
+        )
         self._engine = OfflineEngine(order.model, kv_transfer=transfer_config, **order.options)
         own = self._engine
         transfer = build_transfer(own.config, own.scheduler, own.executor, own.report, {})

@@ -14,12 +14,15 @@ from atom.sampling_params import SamplingParams
 from benchmarks.engines.offline_engine import OfflineEngine, free_memory
 
 _BLOCK = 16
+_SHORT_TOKENS = 200
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Agents:
     """Conversations. begun: tokens of the first prompts; added: to a prompt after each answer;
-    answer: tokens; device_tokens: that the device's cache holds; tier_gib: of the host's."""
+    answer: tokens; device_tokens: that the device's cache holds; tier_gib: of the host's; write:
+    when a block goes there; shorts: prompts that never return."""
 
     count: int = 20
     turns: int = 4
@@ -30,11 +33,31 @@ class Agents:
     tier_gib: float = 30.0
     max_model_len: int = 10_240
     max_num_seqs: int = 16
+    write: str = "through"
+    shorts: int = 256
 
     @staticmethod
     def tiny() -> Agents:
         """Return conversations that a processor computes in seconds."""
-        return Agents(5, 3, 300, 20, 4, 1100, 0.2, 512, 4)
+        return Agents(5, 3, 300, 20, 4, 1100, 0.2, 512, 4, shorts=4)
+
+    def longer(self, turns: int) -> Agents:
+        """Return the conversations with so many turns, and a tier that holds all of them."""
+        grown = self.begun + turns * (self.added + self.answer)
+        size = self.tier_gib * grown / (self.begun + self.turns * (self.added + self.answer))
+        longest = -(-(grown + _BLOCK) // 1024) * 1024
+        return replace(
+            self, turns=turns, max_model_len=max(longest, self.max_model_len), tier_gib=size * 1.2
+        )
+
+    @property
+    def tier(self) -> dict[str, Any]:
+        """Return the options of an engine with the tier."""
+        return {
+            "kv_offloading_size": self.tier_gib,
+            "kv_offload_min_tokens": 64,
+            "kv_offload_write": self.write,
+        }
 
     def fewer(self) -> Agents:
         """Return the conversations that suffice to compare tokens."""
@@ -50,9 +73,10 @@ class Agents:
 @dataclass(slots=True)
 class Played:
     """The results of a run. first_seconds: of each turn, until its first token; answers: by agent
-    and turn."""
+    and turn; short_seconds: of the prompts that never return, the fastest of some rounds."""
 
     seconds: float = 0.0
+    short_seconds: float = 0.0
     computed: int = 0
     first_seconds: list[float] = field(default_factory=list)
     answers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -76,11 +100,13 @@ def play(engine: OfflineEngine, agents: Agents) -> Played:
     """Let every agent ask its next turn as soon as it has an answer."""
     draw = np.random.default_rng(2)
     params = SamplingParams(temperature=0.0, max_tokens=agents.answer, ignore_eos=True)
+    found = Played(short_seconds=min(_short_seconds(engine, agents, draw) for _ in range(_ROUNDS)))
+    before = engine.scheduler.stats()
     texts = [engine.random_prompt(agents.begun, draw) for _ in range(agents.count)]
     further = [
         [engine.random_prompt(agents.added, draw) for _ in range(agents.turns)] for _ in texts
     ]
-    found, open_turns, asked = Played(), dict[int, tuple[int, int]](), dict[int, float]()
+    open_turns, asked = dict[int, tuple[int, int]](), dict[int, float]()
     began = time.perf_counter()
 
     def ask(agent: int, turn: int) -> None:
@@ -106,8 +132,19 @@ def play(engine: OfflineEngine, agents: Agents) -> Played:
                 ask(agent, turn + 1)
     found.seconds = time.perf_counter() - began
     stats = engine.scheduler.stats()
-    found.computed = stats.prompt_tokens_total - stats.cached_tokens_total
+    found.computed = stats.prompt_tokens_total - before.prompt_tokens_total
+    found.computed -= stats.cached_tokens_total - before.cached_tokens_total
     return found
+
+
+def _short_seconds(engine: OfflineEngine, agents: Agents, draw: np.random.Generator) -> float:
+    """Return how long prompts that never return take, all at once."""
+    params = SamplingParams(temperature=0.0, max_tokens=agents.answer, ignore_eos=True)
+    for _ in range(agents.shorts):
+        engine.add(engine.random_prompt(_SHORT_TOKENS, draw), params)
+    began = time.perf_counter()
+    engine.run()
+    return time.perf_counter() - began
 
 
 def played(folder: Path, device: str, agents: Agents, **options: Any) -> Played:
@@ -122,16 +159,17 @@ def played(folder: Path, device: str, agents: Agents, **options: Any) -> Played:
 
 def with_and_without(folder: Path, device: str, agents: Agents) -> Iterator[tuple[str, float]]:
     """Yield the figures of agents with the tier, without it, and their ratios."""
-    tier = {"kv_offloading_size": agents.tier_gib, "kv_offload_min_tokens": 64}
     runs = {
-        "tier": played(folder, device, agents, **tier),
+        "tier": played(folder, device, agents, **agents.tier),
         "none": played(folder, device, agents),
     }
     for name, run in runs.items():
         yield f"agents_{name}_requests_per_s", len(run.answers) / run.seconds
         yield f"agents_{name}_mean_ttft_s", float(np.mean(run.first_seconds))
         yield f"agents_{name}_computed_tokens", run.computed
+        yield f"short_{name}_requests_per_s", agents.shorts / run.short_seconds
     few, many = runs["tier"], runs["none"]
+    yield "short_requests_ratio", many.short_seconds / few.short_seconds
     yield "agents_requests_ratio", many.seconds / few.seconds
     yield "agents_ttft_ratio", float(np.mean(few.first_seconds) / np.mean(many.first_seconds))
     yield "agents_computed_ratio", few.computed / many.computed
@@ -140,9 +178,8 @@ def with_and_without(folder: Path, device: str, agents: Agents) -> Iterator[tupl
 def same_tokens(folder: Path, device: str, agents: Agents) -> Iterator[tuple[str, float]]:
     """Yield how many answers differ between engines with the tier and without it."""
     few = agents.fewer()
-    tier = {"kv_offloading_size": few.tier_gib, "kv_offload_min_tokens": 64}
     options = {"reproducible": True, "enforce_eager": True}
-    one = played(folder, device, few, **options, **tier)
+    one = played(folder, device, few, **options, **few.tier)
     other = played(folder, device, few, **options)
     differ = sum(one.answers[key] != other.answers[key] for key in other.answers)
     yield "same_answers", len(other.answers)

@@ -1,8 +1,9 @@
 """Load on two engines that exchange KV pages: steady answers beside long prompts, in two ways.
 
-WHOLE: each engine answers half of the requests. DIVIDED: the first computes every long prompt and
-the second answers everything. Each stream is a closed loop: its next request begins when its last
-one has ended. Used by benchmarks/engines/prefill_decode.py.
+WHOLE: each engine answers its share of the requests. DIVIDED: the first computes every long prompt
+and the second answers everything. Each stream is a closed loop: its next request begins when its
+last one has ended. If a load is spread, the first answers have unlike lengths, and the measurement
+begins once all of them have ended. Used by benchmarks/engines/prefill_decode.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 from benchmarks.engines.linked_engine import EngineProcess, Rows, ticket_of
 
+_SAME_AT_ONCE = 16
 SILENT_SECONDS = 60.0  # without any news: the measurement has failed
 
 
@@ -32,7 +34,8 @@ class Way(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Load:
     """Hold the sizes of a load. steady, long: streams of each kind. prompt, answer: tokens of a
-    long request; short: of a steady stream's prompt, whose answer is as long."""
+    long request; short: of a steady stream's prompt, whose answer is as long; seconds: that are
+    measured; spread: streams are at unlike places of their answers."""
 
     steady: int
     long: int
@@ -41,18 +44,40 @@ class Load:
     short: int
     vocabulary: int
     seconds: float
+    spread: bool = False
+
+    def first_answer(self, stream: int) -> int:
+        """Return the tokens of the first answer of a stream."""
+        streams = self.steady + self.long
+        return max(1, self.answer * (stream + 1) // streams) if self.spread else self.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time that is measured, in perf_counter seconds."""
+
+    begin: float
+    end: float
+
+    def __contains__(self, moment: float) -> bool:
+        return self.begin <= moment <= self.end
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
 
 
 @dataclass(slots=True)
 class Seen:
     """One answer. started: perf_counter seconds; pieces: when each token came; source: of its
-    prompt, empty for a whole request."""
+    prompt, empty for a whole request; is_warm: its stream had none before."""
 
     is_long: bool
     started: float
     pieces: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     source: str = ""
+    is_warm: bool = False
 
     @property
     def ttft_seconds(self) -> float:
@@ -61,6 +86,12 @@ class Seen:
     @property
     def gaps(self) -> list[float]:
         return [after - before for before, after in itertools.pairwise(self.pieces)]
+
+    def gaps_in(self, window: Window) -> list[float]:
+        """Return the gaps that ended in a time."""
+        return [
+            after - before for before, after in itertools.pairwise(self.pieces) if after in window
+        ]
 
 
 @dataclass(slots=True)
@@ -76,12 +107,16 @@ class _Asked:
 
 
 class Engines:
-    """Two engines, and the requests under way on them, by id."""
+    """The engines, and the requests under way on them, by id."""
 
-    def __init__(self, first: EngineProcess, second: EngineProcess) -> None:
-        self._engines = (first, second)
+    def __init__(self, *engines: EngineProcess) -> None:
+        """engines: two, or one that answers everything whole."""
+        self._engines = engines
         self._numbers = itertools.count(1)
         self._under_way: dict[int, _Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self._engines)
 
     def whole(self, asked: _Asked, engine: int) -> None:
         """Send a request to one engine, which answers it."""
@@ -101,6 +136,11 @@ class Engines:
             while engine.pipe.poll():
                 ended += self._take(engine.pipe.recv())
         return ended
+
+    def wait(self, count: int) -> None:
+        """Wait until so many requests have ended."""
+        while count > 0:
+            count -= len(self.news())
 
     def _send(self, asked: _Asked, engine: int, answer: int, leg: Leg | None) -> None:
         number = next(self._numbers)
@@ -144,26 +184,29 @@ class Engines:
         return None
 
 
-def run(engines: Engines, way: Way, load: Load, seed: int) -> tuple[list[Seen], float]:
+def run(engines: Engines, way: Way, load: Load, seed: int) -> tuple[list[Seen], Window]:
     """Keep all streams going for `load.seconds`, and then let them end. Returns the answers, and
-    the seconds until the last one ended."""
-    began = time.perf_counter()
+    the time that counts: until the last one ended, or `load.seconds` of a spread load."""
     kinds = [False] * load.steady + [True] * load.long
     dice = [random.Random(f"{seed} {way} {number}") for number in range(len(kinds))]
     turns = [0] * len(kinds)
+    began = time.perf_counter()
 
     def begin(number: int) -> None:
         is_long = kinds[number]
         count = load.prompt if is_long else load.short
         prompt = [dice[number].randrange(3, load.vocabulary) for _ in range(count)]
-        seen = Seen(is_long, time.perf_counter())
+        seen = Seen(is_long, time.perf_counter(), is_warm=load.spread and not turns[number])
         divided = way is Way.DIVIDED and is_long
-        asked = _Asked(number, prompt, load.answer, divided, "", seen)
+        answer = load.answer if turns[number] else load.first_answer(number)
+        asked = _Asked(number, prompt, answer, divided, "", seen)
         turns[number] += 1
         if divided:
             engines.divided(asked)
         else:
-            engines.whole(asked, 1 if way is Way.DIVIDED else (number + turns[number]) % 2)
+            engines.whole(
+                asked, 1 if way is Way.DIVIDED else (number + turns[number]) % len(engines)
+            )
 
     for number in range(len(kinds)):
         begin(number)
@@ -172,54 +215,65 @@ def run(engines: Engines, way: Way, load: Load, seed: int) -> tuple[list[Seen], 
     while left:
         for asked in engines.news():
             answers.append(asked.seen)
-            if time.perf_counter() - began < load.seconds:
+            now = time.perf_counter()
+            if load.spread and min(turns) == 1:
+                began = now
+            if now - began < load.seconds:
                 begin(asked.stream)
             else:
                 left -= 1
-    return answers, time.perf_counter() - began
+    return answers, Window(began, began + load.seconds if load.spread else time.perf_counter())
 
 
 def count_differing(engines: Engines, prompts: Sequence[list[int]], answer: int) -> int:
     """Return how many greedy answers of one engine differ from divided ones."""
     differing = 0
-    for number, prompt in enumerate(prompts):
-        whole = _Asked(0, prompt, answer, False, "whole", Seen(False, 0.0))
-        apart = _Asked(0, prompt, answer, True, "", Seen(False, 0.0))
-        engines.whole(whole, number % 2)
-        while not engines.news():
-            pass
-        engines.divided(apart)
-        while not engines.news():
-            pass
-        if apart.seen.source != TransferResult.TRANSFERRED:
-            raise SystemExit(f"a prompt was not transferred: {apart.seen.source!r}")
-        differing += whole.seen.tokens != apart.seen.tokens
+    for first in range(0, len(prompts), _SAME_AT_ONCE):
+        some = prompts[first : first + _SAME_AT_ONCE]
+        wholes = [_Asked(0, each, answer, False, "whole", Seen(False, 0.0)) for each in some]
+        aparts = [_Asked(0, each, answer, True, "", Seen(False, 0.0)) for each in some]
+        for number, asked in enumerate(wholes):
+            engines.whole(asked, number % 2)
+        engines.wait(len(wholes))
+        for asked in aparts:
+            engines.divided(asked)
+        engines.wait(len(aparts))
+        for whole, apart in zip(wholes, aparts, strict=True):
+            if apart.seen.source != TransferResult.TRANSFERRED:
+                raise SystemExit(f"a prompt was not transferred: {apart.seen.source!r}")
+            differing += whole.seen.tokens != apart.seen.tokens
     return differing
 
 
-def figures(answers: list[Seen], seconds: float) -> dict[str, float]:
+def figures(answers: list[Seen], window: Window) -> dict[str, float]:
     """Return the figures that users see: gaps in milliseconds, first tokens in seconds, requests in
     a second. Good: the first token within 2 s and 30 ms a token in the mean."""
-    steady = sorted(gap for each in answers if not each.is_long for gap in each.gaps)
-    both = sorted(gap for each in answers for gap in each.gaps)
+    steady = sorted(gap for each in answers if not each.is_long for gap in each.gaps_in(window))
+    both = sorted(gap for each in answers for gap in each.gaps_in(window))
     long = [each for each in answers if each.is_long]
-    first = sorted(each.ttft_seconds for each in long)
+    ended = [each for each in long if each.pieces[-1] in window]
+    first = sorted(
+        each.ttft_seconds for each in long if each.pieces[0] in window and not each.is_warm
+    )
     good = [
         each
-        for each in long
+        for each in ended
         if each.ttft_seconds <= 2.0 and sum(each.gaps) / max(1, len(each.gaps)) <= 0.030
     ]
+    tokens = sum(moment in window for each in answers for moment in each.pieces)
     return {
         "steady_gap_p50_ms": _share(steady, 0.5) * 1e3,
         "steady_gap_p99_ms": _share(steady, 0.99) * 1e3,
         "steady_gap_p999_ms": _share(steady, 0.999) * 1e3,
+        "gap_p50_ms": _share(both, 0.5) * 1e3,
         "gap_p99_ms": _share(both, 0.99) * 1e3,
         "longest_gap_ms": _share(both, 1.0) * 1e3,
         "ttft_p50_s": _share(first, 0.5),
         "ttft_p90_s": _share(first, 0.9),
-        "long_requests_a_second": len(long) / seconds,
-        "good_long_requests_a_second": len(good) / seconds,
-        "tokens_a_second": sum(len(each.tokens) for each in answers) / seconds,
+        "ttft_p99_s": _share(first, 0.99),
+        "long_requests_a_second": len(ended) / window.seconds,
+        "good_long_requests_a_second": len(good) / window.seconds,
+        "tokens_a_second": tokens / window.seconds,
         "transferred_share": sum(each.source == "transferred" for each in long) / max(1, len(long)),
     }
 

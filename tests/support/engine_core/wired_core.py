@@ -93,7 +93,8 @@ class WiredCore:
         if ranks is not None:
             options = {"tensor_parallel_size": ranks.size, **options}
         self._ranks = ranks
-        self.config = build_config(EngineOptions.of(model=str(model), device="cpu", **options))
+        options = {"device": "cpu", **options}
+        self.config = build_config(EngineOptions.of(model=str(model), **options))
         self.sockets = MemorySockets()
         self.core = _RankedCore(self.config, cast(CoreSockets, self.sockets), ranks)
         self.core.start()

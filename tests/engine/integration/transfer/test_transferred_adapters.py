@@ -4,6 +4,7 @@ under other numbers: the tokens are those of one engine, and no page is of anoth
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,14 @@ class Adapted:
     """A pair whose engines have the adapters 0 and 1, in the other order. The producer alone has
     the adapter 2, where the consumer has files of its own."""
 
-    def __init__(self, architecture: Architecture, folder: Path) -> None:
+    def __init__(self, architecture: Architecture, folder: Path, **options: Any) -> None:
         model = make_tiny_checkpoint(folder / "model", architecture)
         made = [make_adapter(folder / f"adapter-{seed}", model, seed=seed) for seed in range(4)]
         self.pair = TransferPair(
             model,
             lora=lora_of([made[0], made[1], made[2]]),
             apart={"lora": lora_of([made[1], made[0], made[3]])},
+            **options,
         )
 
     def producers(self, adapter: int) -> LoRARequest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from benchmarks.workloads.divided_load import (
     Load,
     Seen,
     Way,
+    Window,
     count_differing,
     figures,
     run,
@@ -32,15 +35,37 @@ def test_figures_part_steady_answers_from_long_ones() -> None:
         answer(is_long=True, first=1.0, gap=0.2, source="recomputed"),
         answer(is_long=True, first=0.5, gap=0.02),
     ]
-    found = figures(seen, 2.0)
+    found = figures(seen, Window(10.0, 14.0))
     assert found["steady_gap_p99_ms"] == pytest.approx(10)
     assert found["gap_p99_ms"] == found["longest_gap_ms"] == pytest.approx(200)
     assert found["ttft_p50_s"] == pytest.approx(1.0)
     assert found["ttft_p90_s"] == pytest.approx(3.0)
-    assert found["long_requests_a_second"] == 2
-    assert found["good_long_requests_a_second"] == 1, "one was late and one was slow"
-    assert found["tokens_a_second"] == 5 * 11 / 2
+    assert found["long_requests_a_second"] == 1
+    assert found["good_long_requests_a_second"] == 0.5, "one was late and one was slow"
+    assert found["tokens_a_second"] == 5 * 11 / 4
     assert found["transferred_share"] == 0.5
+
+
+def test_figures_are_of_the_time_that_is_measured() -> None:
+    """The second answer had ended before, and the third one is the first of its stream."""
+    seen = [
+        answer(is_long=True, first=1.0, gap=0.02),
+        answer(is_long=True, first=0.2, gap=0.2),
+        answer(is_long=True, first=1.9, gap=0.5),
+    ]
+    seen[1].pieces = [each - 2.0 for each in seen[1].pieces]
+    seen[2].is_warm = True
+    found = figures(seen, Window(10.9, 12.0))
+    assert found["ttft_p50_s"] == found["ttft_p99_s"] == pytest.approx(1.0)
+    assert found["gap_p50_ms"] == found["longest_gap_ms"] == pytest.approx(20)
+    assert found["long_requests_a_second"] == pytest.approx(1 / 1.1)
+    assert found["tokens_a_second"] == pytest.approx(12 / 1.1)
+
+
+def test_first_answers_of_a_spread_load_have_unlike_lengths() -> None:
+    load = Load(1, 3, 100, 8, 8, 500, 1.0, spread=True)
+    assert [load.first_answer(stream) for stream in range(4)] == [2, 4, 6, 8]
+    assert [replace(load, spread=False).first_answer(stream) for stream in range(4)] == [8] * 4
 
 
 @pytest.mark.whole
@@ -55,11 +80,13 @@ def test_engines_answer_whole_and_divided_requests_alike(tmp_path: Path) -> None
         prompts = [[5 + number] * 200 for number in range(2)]
         assert count_differing(engines, prompts, 6) == 0
         load = Load(1, 1, 100, 4, 8, 500, 0.01)
-        for way in Way:
-            answers, _ = run(engines, way, load, 3)
+        for way, spread in itertools.product(Way, (False, True)):
+            answers, window = run(engines, way, replace(load, spread=spread), 3)
             sources = {each.source for each in answers if each.is_long}
             assert sources == {"transferred" if way is Way.DIVIDED else ""}
-            assert all(len(each.pieces) == 4 for each in answers)
+            assert all(len(each.pieces) == 4 for each in answers if not each.is_warm)
+            assert any(each.is_warm for each in answers) is spread
+            assert all(each.started < window.begin for each in answers if each.is_warm) is True
     finally:
         for each in both:
             each.close()
