@@ -382,6 +382,25 @@ class IndexShape:
 
 
 @dataclass(frozen=True, slots=True)
+class SpanIndexShape:
+    """An indexer of grouped heads on this rank (MiniMax-M3): num_heads queries of `dim` elements,
+    one for each KV head, of which the first rope_dim rotate. Spans of `span` tokens count by the
+    highest score in them; the top_k of these are attended to, the `newest` ones in any case."""
+
+    num_heads: int
+    dim: int
+    rope_dim: int
+    span: int
+    top_k: int
+    newest: int
+
+    @property
+    def tokens(self) -> int:
+        """Return the longest context of which all spans are selected."""
+        return self.span * self.top_k
+
+
+@dataclass(frozen=True, slots=True)
 class IndexTokens:
     """A step's tokens in an indexer, not rotated yet: q [T, heads, dim], the cached keys [T, dim],
     and the weight of each head, weights [T, heads]."""
@@ -389,6 +408,15 @@ class IndexTokens:
     q: torch.Tensor
     keys: torch.Tensor
     weights: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTokens:
+    """A step's tokens in an indexer of spans, normed and not rotated yet: q [T, heads, dim], and
+    the cached keys [T, dim]."""
+
+    q: torch.Tensor
+    keys: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ formula sizes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom.sizing.config_fields import Config
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
@@ -50,6 +50,8 @@ from atom.sizing.families.experts import (
     mimo_v2,
     mimo_v2_mtp,
     minimax_m2,
+    minimax_m3,
+    minimax_m3_fields,
     mixtral,
     qwen2_moe,
     qwen3_moe,
@@ -89,6 +91,7 @@ _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2
 _MINIMAX_BLOCK = ExpertsBlock(
     name="block_sparse_moe", matrices=("w1", "w3", "w2"), correction="e_score_correction_bias"
 )
+_MINIMAX_M3_BLOCK = replace(_MINIMAX_BLOCK, shared_matrices=("gate_proj", "up_proj", "down_proj"))
 _ERNIE_BLOCK = ExpertsBlock(
     correction="moe_statics.e_score_correction_bias", correction_in_row=True
 )
@@ -148,6 +151,13 @@ _ROWS = (
         "MiniMax-M2",
         "minimax",
         Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
+    ),
+    Architecture(
+        "MiniMaxM3SparseForCausalLM",
+        "minimax_m3_vl_text",
+        "MiniMax-M3",
+        "minimax_m3",
+        Family(minimax_m3, experts_block=_MINIMAX_M3_BLOCK, fields=minimax_m3_fields),
     ),
     # Its checkpoints have three MTP layers, which its config.json does not mention.
     Architecture(
@@ -382,11 +392,17 @@ DRAFT_FAMILIES: dict[str, Family] = {
         eagle3, head=Head.TIED_BY_DEFAULT, draft=DraftHead("draft_vocab_size", joined_states=3)
     ),
 }
-# The missing features of requested architectures that transformers has.
+# The missing features of requested architectures, and what is not known of them.
 LACKING: dict[str, str] = {
-    "MiniMaxM3SparseForConditionalGeneration": (
-        "an indexer chooses blocks of tokens that its grouped-query heads attend to, and the "
-        "engine's indexers choose tokens for latent attention alone"
+    "KimiK3ForConditionalGeneration": (
+        "transformers has no class of it; its authors' code alone defines the activation situ "
+        "(activation_situ_beta), experts over a narrower state (routed_expert_hidden_size), "
+        "residuals over earlier layers and gates with a lower bound (gate_lower_bound)"
+    ),
+    "DeepseekV41ForCausalLM": (
+        "transformers has no class of it; its authors' code alone defines its tables of engrams, "
+        "layers that use the entries of others (kv_source_layers, index_source_layers) and "
+        "candidates of spans (candidate_topk_blocks)"
     ),
 }
 

@@ -57,7 +57,8 @@ class Stacking(enum.StrEnum):
 class ExpertsBlock:
     """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
 
-    `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
+    `matrices`: of an expert, gate, up and down; `shared_matrices`: of a shared one, if they have
+    other names. `dense`: the module of a layer without experts.
     `stacked_by`: methods of quantisation whose checkpoints have one tensor of all experts, and
     their scales; `parted_by`: methods that first make each expert's matrices modules. `correction`:
     of the balance, if it is not below the router; in one row of a matrix with `correction_in_row`.
@@ -68,6 +69,7 @@ class ExpertsBlock:
     router: str = "gate"
     shared: str = "shared_experts"
     matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    shared_matrices: tuple[str, str, str] | None = None
     stacking: Stacking = Stacking.APART
     stacked_by: tuple[str, ...] = ()
     parted_by: tuple[str, ...] = ()

@@ -55,7 +55,8 @@ _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilitie
 # An indexer scores as many tokens at once as this many float32 hold; its selections are int64.
 MOST_SCORES = 2**25
 _SCORE_BYTES, _PLACE_BYTES = 4, 8
-# For queries against a window and entries: scores, scores with sinks, and their softmax.
+# For queries against a window and entries, or selected spans: scores, scores with sinks, and their
+# softmax.
 MOST_ENTRY_SCORES = 2**22
 _SCORE_COPIES = 3
 
@@ -118,10 +119,13 @@ def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
 
 def _entry_score_bytes(facts: ModelFacts, tokens: int, ranks: int) -> int:
     """Return the bytes of the scores of a piece of the step, of at least one token, against a
-    window and entries."""
+    window and entries, or against all tokens, of which spans are selected."""
     most = 0
     for alike in facts.layer_counts:
         attention = alike.layer.attention
+        if isinstance(attention, GroupedAttention) and attention.index is not None:
+            of_token = -(-attention.num_heads // ranks) * facts.max_position_embeddings
+            most = max(most, min(tokens * of_token, max(of_token, MOST_ENTRY_SCORES)))
         if isinstance(attention, EntriesAttention):
             net = attention.compressed
             entries = facts.max_position_embeddings // net.rate if net.rate else 0
@@ -171,7 +175,9 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
         case GroupedAttention() | SharedKvAttention():
             gates = heads if attention.matrices.output_gate else 0
             kv_heads = attention.heads.kv_per_rank(ranks)
-            return (2 * (heads + gates) + 2 * kv_heads) * attention.head_dim
+            width = (2 * (heads + gates) + 2 * kv_heads) * attention.head_dim
+            index = attention.index if isinstance(attention, GroupedAttention) else None
+            return width if index is None else width + 2 * (index.heads + 1) * index.dim
         case _:
             assert_never(attention)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atom.sizing.attention.kinds import EntriesAttention, LatentAttention
+from atom.sizing.attention.kinds import EntriesAttention, GroupedAttention, LatentAttention
 from atom.sizing.model_facts import ModelFacts
 
 
@@ -67,5 +67,7 @@ def _of_model(facts: ModelFacts, asked: ReproducibleOptions) -> Iterator[str]:
     kinds = [alike.layer.attention for alike in facts.layer_counts]
     if any(isinstance(kind, EntriesAttention) for kind in kinds):
         yield "its layers attend to entries that sum up tokens; drop --reproducible"
+    if any(isinstance(kind, GroupedAttention) and kind.index for kind in kinds):
+        yield "its layers choose spans of tokens by an indexer; drop --reproducible"
     if any(isinstance(kind, LatentAttention) and kind.latent.index for kind in kinds):
         yield "its layers choose tokens by an indexer; drop --reproducible"

@@ -106,6 +106,14 @@ _LLAMA4 = {
     "head_dim": 128,
     "max_position_embeddings": 131_072,
 }
+_MINIMAX_M3 = {
+    "vocab_size": 200_064,
+    "hidden_size": 6144,
+    "num_hidden_layers": 60,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 524_288,
+}
 _DEEPSEEK_V3 = {
     "vocab_size": 129_280,
     "hidden_size": 7168,
@@ -147,6 +155,12 @@ WRAPPERS: dict[str, Wrapper] = {
         dict.fromkeys(("deepseek_v3", "kimi_k2"), "DeepseekV3ForCausalLM"),
         _DEEPSEEK_V3,
     ),
+    "MiniMaxM3SparseForConditionalGeneration": Wrapper(
+        "MiniMax-M3",
+        "minimax_m3_vl",
+        dict.fromkeys(("minimax_m3_vl_text", "minimax_m3"), "MiniMaxM3SparseForCausalLM"),
+        _MINIMAX_M3,
+    ),
     "Mistral3ForConditionalGeneration": Wrapper(
         "Mistral Small 3", "mistral3", {"mistral": "MistralForCausalLM"}, _MISTRAL
     ),
@@ -175,7 +189,10 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
 }
 # transformers' names of architectures that published checkpoints name otherwise.
-_ALSO_NAMED = {"Kimi_K25ForConditionalGeneration": "KimiK25ForConditionalGeneration"}
+_ALSO_NAMED = {
+    "Kimi_K25ForConditionalGeneration": "KimiK25ForConditionalGeneration",
+    "MiniMaxM3VLForCausalLM": "MiniMaxM3SparseForCausalLM",
+}
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
 _DECODER_NAMES = ("language_model.model.", "model.language_model.")
 _TEXT_NAMES = {
@@ -189,6 +206,7 @@ _OTHER_PARTS = (
     "visual.",
     "multi_modal_projector.",
     "mm_projector.",
+    "patch_merge_mlp.",
     "embed_vision.",
     "audio_tower.",
     "embed_audio.",

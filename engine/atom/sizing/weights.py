@@ -262,6 +262,8 @@ def _attention_vectors(attention: AttentionFacts, ranks: int) -> int:
         case GroupedAttention():
             heads = _ceil(attention.num_heads, ranks)
             count = heads if attention.sinks else 0
+            if attention.index is not None:
+                count += 2 * attention.index.dim
             if attention.qk_norm.of_heads:
                 return count + 2 * attention.head_dim
             if attention.qk_norm is QkNorm.WHOLE:
@@ -320,6 +322,12 @@ def _grouped_attention(
     ]
     yield from fused_projections("self_attn.qkv_proj", matrices) if parts.fused else matrices
     yield _output(attention.num_heads, value_dim, hidden, bias=parts.output_bias)
+    index = attention.index if isinstance(attention, GroupedAttention) else None
+    if index is not None:
+        rows, name = index.heads * index.dim, "self_attn.index_q_proj"
+        yield Projection(name=name, rows=rows, columns=hidden, split=Split.OUTPUTS, unit=index.dim)
+        name = "self_attn.index_k_proj"
+        yield Projection(name=name, rows=index.dim, columns=hidden, split=Split.NOTHING)
 
 
 def _output(heads: int, head_size: int, hidden: int, *, bias: bool) -> Projection:
@@ -390,7 +398,7 @@ def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection
     if not experts.shared_intermediate_size:
         return
     name, width = f"{block.name}.{block.shared}", experts.shared_intermediate_size
-    yield from _of_all_tokens(name, block.matrices, mlp, width, hidden)
+    yield from _of_all_tokens(name, block.shared_matrices or block.matrices, mlp, width, hidden)
     if experts.shared_gate:
         yield Projection(
             name=f"{name}_gate", rows=1, columns=hidden, split=Split.NOTHING, quantizable=False

@@ -109,6 +109,14 @@ FAMILIES: dict[str, Family] = {
         rf"{_QWEN_GATES}|in_proj_[ab]$", add_qwen_mtp_layer,
     ),
     "MiniMax-M2": Family("minimax_m2", plain=r"block_sparse_moe\.gate$"),
+    "MiniMax-M3": Family(
+        "minimax_m3",
+        {"layers": 3, "extra": {
+            "dense_intermediate_size": 64, "shared_intermediate_size": 64, "index_head_dim": 32,
+            "intermediate_size": 64,
+        }},
+        r"block_sparse_moe\.gate$",
+    ),
     "MiMo-V2-Flash": Family(
         "mimo_v2",
         {"layers": 3, "extra": {

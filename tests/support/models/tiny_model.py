@@ -42,6 +42,7 @@ Architecture = Literal[
     "deepseek32",
     "deepseek4",
     "minimax_m2",
+    "minimax_m3",
     "mimo_v2",
     "glm4_moe_lite",
     "glm_moe_dsa",
@@ -85,6 +86,7 @@ _CLASSES: dict[str, tuple[str, str]] = {
     "deepseek32": ("DeepseekV32Config", "DeepseekV32ForCausalLM"),
     "deepseek4": ("DeepseekV4Config", "DeepseekV4ForCausalLM"),
     "minimax_m2": ("MiniMaxM2Config", "MiniMaxM2ForCausalLM"),
+    "minimax_m3": ("MiniMaxM3VLTextConfig", "MiniMaxM3VLForCausalLM"),
     "mimo_v2": ("MiMoV2FlashConfig", "MiMoV2FlashForCausalLM"),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM"),
     "glm_moe_dsa": ("GlmMoeDsaConfig", "GlmMoeDsaForCausalLM"),
@@ -164,6 +166,14 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 3},
+    "minimax_m3": {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "dense_intermediate_size": 56,
+        "shared_intermediate_size": 40, "index_n_heads": 2, "index_head_dim": 12,
+        "index_block_size": 8, "index_topk_blocks": 3, "swiglu_limit": 1.5,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5,
+        },
+    },
     "mimo_v2": {
         "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
         "rope_parameters": None, "v_head_dim": 8,
@@ -268,6 +278,12 @@ def _build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config_class, model_class = (getattr(transformers, name) for name in _CLASSES[architecture])
+        if architecture == "minimax_m3":
+            _name_as_published()
+            count = settings["num_hidden_layers"]
+            kinds = ["full_attention", *["minimax_m3_sparse"] * count][:count]
+            experts = ["dense" if kind == "full_attention" else "sparse" for kind in kinds]
+            settings = {"layer_types": kinds, "mlp_layer_types": experts, **settings}
         if architecture == "llama":
             settings = {"mlp_bias": settings["attention_bias"], **settings}
         elif architecture in ("qwen2", "qwen3"):
@@ -302,7 +318,9 @@ def _build(
         model: transformers.PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
         norm = (
-            0.0 if architecture.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5")) else 1.0
+            0.0
+            if architecture.startswith(("gemma2", "gemma3", "minimax_m3", "qwen3_next", "qwen3_5"))
+            else 1.0
         )
         # The library's initialisation (deviation 0.02, unit norms) makes logits so flat that every
         # prompt continues with one token; larger weights make an error in any layer visible.
@@ -322,6 +340,18 @@ def _build(
                 drawn = torch.rand(len(buffer), count).argsort(dim=1)
                 buffer.copy_(drawn[:, : buffer.shape[1]])
     return model.eval()
+
+
+def _name_as_published() -> None:
+    """Let transformers write and read a text part of MiniMax-M3 under the published names, as it
+    does the whole model."""
+    from transformers import conversion_mapping
+
+    whole = conversion_mapping.get_checkpoint_conversion_mapping("minimax_m3_vl")
+    own = [each for each in whole if not any("^" in name for name in each.source_patterns)]
+    conversion_mapping.register_checkpoint_conversion_mapping(
+        "minimax_m3_vl_text", own, overwrite=True
+    )
 
 
 def _save(model: transformers.PreTrainedModel, folder: Path, shards: int) -> None:

@@ -16,7 +16,14 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.model_ops.values import AttentionShape, LayerCache
+from atom.model_ops.values import (
+    AttentionShape,
+    IndexCache,
+    LayerCache,
+    Rotary,
+    SpanIndexShape,
+    SpanTokens,
+)
 
 # Keys and values of a step, unrotated, for layers of the group without their own.
 _SHARED = "shared keys and values"
@@ -25,9 +32,10 @@ _SHARED = "shared keys and values"
 class Attention(CachedAttention):
     """Grouped-query attention of one layer. norms: of queries and of keys, per head, if there are;
     norms_rotated: of heads that are rotated already. shape: with the layer's own sinks, if it has
-    any."""
+    any; index: of an indexer that selects the spans to attend to, whose keys are cached, too."""
 
     _cache: LayerCache
+    _index_cache: IndexCache
 
     def __init__(
         self,
@@ -37,9 +45,11 @@ class Attention(CachedAttention):
         norms: tuple[RMSNorm, RMSNorm] | None,
         ops: Ops,
         norms_rotated: bool = False,
+        index: SpanIndexShape | None = None,
     ) -> None:
         super().__init__(ops)
         self.shape = shape
+        self.index = index
         # Kept out of the module tree: parameters and tables belong to who names them.
         self._rotary = (rotary,)
         self._norms: tuple[RMSNorm | None, RMSNorm | None] = norms or (None, None)
@@ -63,23 +73,33 @@ class Attention(CachedAttention):
         """Return the layout of K and V of each token, by KV head; in fp8 with their scales."""
         heads = (block_size, self.shape.num_kv_heads)
         block = BlockTensor((*heads, self.shape.head_dim), dtype)
-        if dtype not in FP8_DTYPES:
-            return CacheLayout((block, block))
-        scales = BlockTensor(heads, torch.float32)
-        return CacheLayout((block, block, scales, scales))
+        is_scaled = dtype in FP8_DTYPES
+        scales = (BlockTensor(heads, torch.float32),) * 2 if is_scaled else ()
+        if self.index is None:
+            return CacheLayout((block, block, *scales))
+        keys = BlockTensor((block_size, self.index.dim), dtype)
+        scale = (BlockTensor((block_size,), torch.float32),) if is_scaled else ()
+        return CacheLayout((block, block, *scales, keys, *scale))
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._cache = LayerCache(*tensors)
+        own = 4 if tensors[0].dtype in FP8_DTYPES else 2
+        self._cache = LayerCache(*tensors[:own])
+        if self.index is not None:
+            self._index_cache = IndexCache(*tensors[own:])
 
     def cached_tensors(self) -> tuple[torch.Tensor, ...]:
-        return present(self._cache)
+        own = present(self._cache)
+        return own if self.index is None else own + present(self._index_cache)
 
     def release(self) -> None:
         self._cache = LayerCache(torch.empty(0), torch.empty(0))
+        self._index_cache = IndexCache(torch.empty(0))
 
-    def forward(self, qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, qkv: torch.Tensor, positions: torch.Tensor, asking: SpanTokens | None = None
+    ) -> torch.Tensor:
         """Attend: qkv [T, (Hq + 2·Hkv)·D], of a layer that shares another's keys queries [T, Hq·D]
-        alone, positions [T] → [T, Hq·D]. Overwrites qkv."""
+        alone, positions [T] → [T, Hq·D]; asking: the indexer's projections. Overwrites qkv."""
         width = self.shape.num_heads * self.shape.head_dim
         if self._target:
             qkv = torch.cat((qkv, self._step.per_step[_SHARED]), dim=1)
@@ -93,7 +113,20 @@ class Attention(CachedAttention):
             rotary = self._rotary[0].still(positions)
         else:
             rotary = self._rotary[0](positions, q_norm, k_norm)
+        if asking is not None and self.index is not None:
+            return self._attend_to_spans(qkv, rotary, asking, self.index)
         return self._ops.attention(qkv, self.shape, rotary, self._cache, self._step)
+
+    def _attend_to_spans(
+        self, qkv: torch.Tensor, rotary: Rotary, asking: SpanTokens, index: SpanIndexShape
+    ) -> torch.Tensor:
+        """Attend to the spans that the indexer selects, or to all tokens if it selects all."""
+        ops, cache, step = self._ops, self._cache, self._step
+        q = ops.qk_norm_rope_store(qkv, self.shape, rotary, cache, step.slot_mapping)
+        spans = ops.select_spans(asking, index, rotary, self._index_cache, step)
+        if spans is None:
+            return ops.paged_attention(q, self.shape, cache, step)
+        return ops.span_attention(q, self.shape, cache, (spans, index), step)
 
     def _rotate_and_norm(self, qkv: torch.Tensor, positions: torch.Tensor) -> None:
         """Rotate queries and keys, then norm them, in place: kernels do it the other way round."""

@@ -55,6 +55,8 @@ from atom.model_ops.values import (
     NormWeight,
     Rotary,
     RouterWeight,
+    SpanIndexShape,
+    SpanTokens,
     Stream,
 )
 from atom.sizing.states import DeltaShape, SsdShape
@@ -239,6 +241,31 @@ class Ops(DraftOps, LoraOps, Protocol):
     ) -> torch.Tensor:
         """Compute `mla_attention` of each token to its selected cache slots alone; in a captured
         step, a token without slots yields zeros."""
+
+    def select_spans(
+        self,
+        tokens: SpanTokens,
+        shape: SpanIndexShape,
+        rotary: Rotary,
+        cache: IndexCache,
+        step: AttentionMetaData,
+    ) -> torch.Tensor | None:
+        """Rotate the first rope_dim elements of the tokens' queries and keys, write keys to the
+        step's cache slots, and score each token t's spans, from the sequence's first token on, by
+        the highest q[t, h] · key[s] of the tokens s up to t in it. Return the numbers [T, heads,
+        top_k] int64 of the highest spans, of equal ones any, the newest ones first of all, padded
+        with -1; None if no row has more than top_k spans, and so all are selected."""
+
+    def span_attention(
+        self,
+        q: torch.Tensor,
+        shape: AttentionShape,
+        cache: LayerCache,
+        selected: tuple[torch.Tensor, SpanIndexShape],
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Compute `paged_attention` of each token to the tokens of its selected spans alone; each
+        KV head of a token has its own."""
 
     def short_convolution(
         self,

@@ -19,12 +19,19 @@ from atom.model_ops.backends.op_names import (
     LORA_OPS,
     MLA_OPS,
     SHARD_OPS,
+    SPAN_OPS,
     SPARSE_OPS,
     STATE_OPS,
 )
 from atom.model_ops.compressed_attention import CompressedShape
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import AttentionShape, IndexShape, LatentShape, WeightFormat
+from atom.model_ops.values import (
+    AttentionShape,
+    IndexShape,
+    LatentShape,
+    SpanIndexShape,
+    WeightFormat,
+)
 from atom.sizing.states import StateShape
 
 
@@ -59,24 +66,29 @@ class ExpertsCase:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShapes:
     """The shapes of layers with a cache: of attention over keys and values, over a latent, over
-    compressed entries; of states; and of the indexers of sparse attention."""
+    compressed entries; of states; and of the indexers of sparse attention, to tokens and to
+    spans of them."""
 
     attention: tuple[AttentionShape, ...] = ()
     latent: tuple[LatentShape, ...] = ()
     compressed: tuple[CompressedShape, ...] = ()
     states: tuple[StateShape, ...] = ()
     index: tuple[IndexShape, ...] = ()
+    spans: tuple[SpanIndexShape, ...] = ()
 
     @classmethod
-    def of(cls, shapes: Iterable[object], index: Iterable[IndexShape]) -> LayerShapes:
+    def of(
+        cls, shapes: Iterable[object], indexers: Iterable[IndexShape | SpanIndexShape]
+    ) -> LayerShapes:
         """Sort the shapes of a model's layers by their kind, each once."""
-        found = dict.fromkeys(shapes)
+        found, index = dict.fromkeys(shapes), dict.fromkeys(indexers)
         return cls(
             attention=tuple(shape for shape in found if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in found if isinstance(shape, LatentShape)),
             compressed=tuple(shape for shape in found if isinstance(shape, CompressedShape)),
             states=tuple(shape for shape in found if isinstance(shape, StateShape)),
-            index=tuple(dict.fromkeys(index)),
+            index=tuple(shape for shape in index if isinstance(shape, IndexShape)),
+            spans=tuple(shape for shape in index if isinstance(shape, SpanIndexShape)),
         )
 
 
@@ -109,6 +121,8 @@ class OpCase:
             return any(isinstance(state, STATE_OPS[op]) for state in self.layers.states)
         if op in COMPRESSED_OPS:
             return bool(self.layers.compressed)
+        if op in SPAN_OPS:
+            return bool(self.layers.spans)
         if op == "expert_products":
             return self.lora is LoraMatrices.EXPERTS_TOO and bool(self.experts.routings)
         if op in LORA_OPS:

@@ -27,6 +27,8 @@ OPS = (
     "compressed_attention",
     "select_tokens",
     "sparse_mla_attention",
+    "select_spans",
+    "span_attention",
     "short_convolution",
     "gated_delta_rule",
     "state_space_dual",
@@ -68,6 +70,7 @@ PAIRED_OPS = (
     ("prepare_experts", "experts"),
     ("prepare_experts", "expert_products"),
     ("qk_norm_rope_store", "paged_attention"),
+    ("qk_norm_rope_store", "span_attention"),
 )
 
 
@@ -77,6 +80,7 @@ MLA_OPS = ("mla_rope_store", "mla_attention")
 COMPRESSED_OPS = ("compressed_attention",)
 EXPERTS_OPS = ("prepare_experts", "route", "experts")
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
+SPAN_OPS = ("select_spans", "span_attention")
 STATE_OPS = {
     "short_convolution": StateShape,
     "gated_delta_rule": DeltaShape,
@@ -92,5 +96,6 @@ ATTENTION_OPS = (
     "mla_attention",
     *COMPRESSED_OPS,
     *SPARSE_OPS,
+    *SPAN_OPS,
     *STATE_OPS,
 )

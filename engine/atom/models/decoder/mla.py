@@ -46,15 +46,16 @@ class MLASelfAttention(nn.Module):
         self.kv_a_layernorm = RMSNorm(shape.kv_rank, _EPS, ops=build.ops)
         self.kv_b_proj = Linear((up,), build)
         self.o_proj = Linear((own["o_proj"],), build)
+        index = spec.index if isinstance(spec.index, IndexShape) else None
         parts = MLAParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
         self.attn = MLAAttention(
             shape,
             parts,
-            spec.index,
+            index,
             ops=build.ops,
             shares_index=isinstance(latent.index, SharedIndexer),
         )
-        self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
+        self.indexer = None if index is None else Indexer(spec, index, build)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
         """Return the heads' results, [T, Hq·value_dim]; the layer applies `o_proj`."""

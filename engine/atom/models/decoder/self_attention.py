@@ -17,7 +17,7 @@ from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
-from atom.model_ops.values import AttentionShape
+from atom.model_ops.values import AttentionShape, SpanIndexShape, SpanTokens
 from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.spec import LayerSpec
@@ -73,7 +73,20 @@ class SelfAttention(nn.Module):
             self.value_norm = RMSNorm(size, spec.norm.eps, ops=build.ops, is_unit=True)
         self._value_dim = facts.value_dim
         self._value_scale = spec.value_scale
-        self.attn = Attention(shape, rotary, norms=norms, ops=build.ops, norms_rotated=rotated)
+        self._index = spec.index if isinstance(spec.index, SpanIndexShape) else None
+        if self._index is not None:
+            asking, keys = spec.own_matrices["index_q_proj"], spec.own_matrices["index_k_proj"]
+            self.index_q_proj, self.index_k_proj = Linear((asking,), build), Linear((keys,), build)
+            self.index_q_norm = build_norm(self._index.dim, spec.norm, build)
+            self.index_k_norm = build_norm(self._index.dim, spec.norm, build)
+        self.attn = Attention(
+            shape,
+            rotary,
+            norms=norms,
+            ops=build.ops,
+            norms_rotated=rotated,
+            index=self._index,
+        )
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Yield the checkpoint's source of the sinks, if there are any."""
@@ -86,6 +99,10 @@ class SelfAttention(nn.Module):
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return the heads' results, [T, Hq·D]; the layer applies `o_proj`."""
+        asking = None
+        if self._index is not None:
+            h = h.tensor() if isinstance(h, Normed) else h
+            asking = self._asking(h, self._index.dim)
         qkv, gate = self.qkv_proj(h), None
         if self._gate_heads:
             qkv, gate = self._without_gates(qkv)
@@ -100,13 +117,19 @@ class SelfAttention(nn.Module):
             )
         if self._value_dim < self.attn.shape.head_dim:
             qkv = self._with_wide_values(qkv)
-        attended: torch.Tensor = self.attn(qkv, positions)
+        attended: torch.Tensor = self.attn(qkv, positions, asking)
         if self._value_dim < self.attn.shape.head_dim:
             heads = attended.unflatten(1, (-1, self.attn.shape.head_dim))
             attended = heads[..., : self._value_dim].flatten(1)
         if self._value_scale != 1.0:
             attended = attended * self._value_scale
         return attended if gate is None else attended * gate.sigmoid()
+
+    def _asking(self, x: torch.Tensor, dim: int) -> SpanTokens:
+        """Project hidden states x [T, H] to the indexer's tokens."""
+        q: torch.Tensor = self.index_q_proj(x)
+        asking = self.index_q_norm.of(q.unflatten(1, (-1, dim)))
+        return SpanTokens(asking, self.index_k_norm.of(self.index_k_proj(x)))
 
     def _values(self, qkv: torch.Tensor) -> torch.Tensor:
         """View the values of all heads [T, Hkv, D]."""

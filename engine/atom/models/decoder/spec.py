@@ -23,7 +23,13 @@ from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import AttentionShape, IndexShape, LatentShape, WeightFormat
+from atom.model_ops.values import (
+    AttentionShape,
+    IndexShape,
+    LatentShape,
+    SpanIndexShape,
+    WeightFormat,
+)
 from atom.models.vision.encoder import VisionSpec
 from atom.sizing.attention.kinds import (
     EntriesAttention,
@@ -101,7 +107,7 @@ class LayerSpec:
     activation: Gating
     norm: NormSpec
     experts: ExpertsSpec | None = None
-    index: IndexShape | None = None
+    index: IndexShape | SpanIndexShape | None = None
     norms: NormPlacement = NormPlacement.BEFORE
     head_norm: NormSpec | None = None
     residual_scale: float = 1.0
@@ -157,7 +163,11 @@ class ModelSpec:
         if ranks == 1:
             return self
         return self.with_layers(
-            lambda layer: replace(layer, attention=_share_of_heads(layer.attention, ranks))
+            lambda layer: replace(
+                layer,
+                attention=_share_of_heads(layer.attention, ranks),
+                index=_share_of_index(layer.index, ranks),
+            )
         )
 
     def with_layers(self, change: Callable[[LayerSpec], LayerSpec]) -> ModelSpec:
@@ -429,6 +439,15 @@ def _share_of_heads(shape: Shape, ranks: int) -> Shape:
     if isinstance(shape, LatentShape | CompressedShape):
         return replace(shape, num_heads=heads)
     return replace(shape, num_heads=heads, num_kv_heads=max(1, shape.num_kv_heads // ranks))
+
+
+def _share_of_index(
+    index: IndexShape | SpanIndexShape | None, ranks: int
+) -> IndexShape | SpanIndexShape | None:
+    """Divide an indexer's heads as KV heads are, if each selects for one of these."""
+    if isinstance(index, SpanIndexShape):
+        return replace(index, num_heads=max(1, index.num_heads // ranks))
+    return index
 
 
 def _activation(name: str) -> Activation:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from atom.sizing.attention.compressed import Compressed
-from atom.sizing.attention.indexer import Indexer, SharedIndexer
+from atom.sizing.attention.indexer import Indexer, SharedIndexer, SpanIndexer
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.sizing.states import StateNet
 
@@ -167,12 +167,14 @@ class _Attending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupedAttention(_Attending, frozen=True, kw_only=True, tag=True):
-    """Grouped-query attention. `sinks`: one learned logit per head."""
+    """Grouped-query attention. `sinks`: one learned logit per head; `index`: the indexer that
+    selects the spans of tokens to attend to, None to attend to all."""
 
     qk_norm: QkNorm = QkNorm.NONE
     matrices: Matrices = Matrices()
     values: Values = Values()
     sinks: bool = False
+    index: SpanIndexer | None = None
 
     @property
     def value_dim(self) -> int:

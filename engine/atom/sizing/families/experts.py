@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from atom.sizing.attention.indexer import SpanIndexer
 from atom.sizing.attention.kinds import GroupedAttention, QkNorm, Rope, Values
-from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
+from atom.sizing.config_fields import Config, count, flag, mapping, optional, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.deepseek import deepseek_mlp
 from atom.sizing.families.dense import DEFAULT_WINDOW, ernie4_5, hunyuan, qwen3_attention
@@ -174,6 +175,89 @@ def minimax_m2(config: Config, index: int) -> LayerFacts:
         router_correction=True,
     )
     return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def minimax_m3(config: Config, index: int) -> LayerFacts:
+    """Read a layer of MiniMax-M3, in either spelling: its own, or transformers'."""
+    attention = structs.replace(
+        grouped(config, head_dim=128), qk_norm=QkNorm.HEADS, index=_span_indexer(config, index)
+    )
+    kinds, freq = texts(config, "mlp_layer_types"), numbers(config, "moe_layer_freq")
+    if index < len(kinds):
+        is_dense = kinds[index] == "dense"
+    else:
+        is_dense = index < len(freq) and not freq[index]
+    if is_dense:
+        width = positive(config, "dense_intermediate_size", default=12_288)
+        return LayerFacts(attention=attention, mlp=MlpFacts(intermediate_size=width))
+    experts = Experts(
+        count=expert_count(config, default=128),
+        per_token=positive(config, "num_experts_per_tok", default=4),
+        intermediate_size=positive(config, "intermediate_size", default=3072),
+        shared_intermediate_size=positive(config, "shared_intermediate_size", default=3072),
+        router_correction=True,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _span_indexer(config: Config, index: int) -> SpanIndexer | None:
+    """Read a layer's indexer; None if the layer attends to all tokens."""
+    said = mapping(config, "sparse_attention_config")
+    kinds, freq = texts(config, "layer_types"), numbers(said, "sparse_attention_freq")
+    if index < len(kinds):
+        is_sparse = kinds[index] == "minimax_m3_sparse"
+    else:
+        is_sparse = index < len(freq) and bool(freq[index])
+    if not is_sparse:
+        return None
+    for key, only in (
+        ("use_sparse_attention", True),
+        ("sparse_init_block", 0),
+        ("sparse_score_type", "max"),
+    ):
+        if said.get(key) not in (None, only):
+            raise ModelFactsError(
+                f"config.json: sparse_attention_config.{key} is {said[key]!r}; supported of a "
+                f"MiniMax-M3: {only!r}, as transformers computes it",
+                field="sparse_attention_config",
+            )
+    heads, queries, keys = (
+        _of_indexer(config, said, "index_n_heads", "sparse_num_index_heads", 4),
+        positive(config, "num_attention_heads"),
+        positive(config, "num_key_value_heads"),
+    )
+    if heads != keys:
+        raise ModelFactsError(
+            f"config.json: {heads} heads of the indexer (index_n_heads) select for {queries} heads "
+            f"with {keys} keys (num_key_value_heads); supported: one head for each key",
+            field="index_n_heads",
+        )
+    return SpanIndexer(
+        heads=heads,
+        dim=_of_indexer(config, said, "index_head_dim", "sparse_index_dim", 128),
+        span=_of_indexer(config, said, "index_block_size", "sparse_block_size", 128),
+        top_k=_of_indexer(config, said, "index_topk_blocks", "sparse_topk_blocks", 16),
+        newest=_newest_spans(config, said),
+    )
+
+
+def _newest_spans(config: Config, said: Config) -> int:
+    if said.get("sparse_local_block") is not None:
+        return count(said, "sparse_local_block")
+    return count(config, "index_local_blocks", default=1)
+
+
+def _of_indexer(config: Config, said: Config, key: str, published: str, default: int) -> int:
+    """Read a size of the indexer; the published spelling takes precedence, as in transformers."""
+    if said.get(published) is not None:
+        return positive(said, published)
+    return positive(config, key, default=default)
+
+
+def minimax_m3_fields(config: Config) -> Config:
+    """Name the activation of the pointwise fallback, as transformers' class does: the gate itself
+    is computed from swiglu_alpha and swiglu_limit."""
+    return {**config, "hidden_act": "silu"}
 
 
 def mimo_v2(config: Config, index: int) -> LayerFacts:

@@ -19,6 +19,7 @@ from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.gemma4_checkpoints import GEMMA4
 from tests.support.models.greedy_oracle import GreedyAnswers, token_by_token
 from tests.support.models.hybrid_checkpoints import HYBRID
+from tests.support.models.minimax_m3_checkpoints import MINIMAX_M3_WIDE
 from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
 NEW_TOKENS = 12
@@ -308,6 +309,8 @@ CHECKPOINTS = {
             "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
         },
     },
+    "minimax_m3": {"architecture": "minimax_m3", "layers": 3},
+    "minimax_m3-wide-index": MINIMAX_M3_WIDE,
     "deepseek4": {"architecture": "deepseek4", "layers": 4, "extra": {
         "layer_types": [
             "compressed_sparse_attention", "sliding_attention", "heavily_compressed_attention",

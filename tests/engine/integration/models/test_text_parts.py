@@ -114,6 +114,9 @@ def test_a_stray_tensor_that_no_encoder_of_images_has_is_refused(tmp_path: Path)
 
 def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> None:
     """Transformers 4 wrote of a nested config only what differs from its class."""
+    from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import (
+        MiniMaxM3VLTextConfig,
+    )
     from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
     from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
     from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
@@ -123,6 +126,7 @@ def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> N
         "Gemma3ForConditionalGeneration": transformers.Gemma3TextConfig,
         "Gemma4ForConditionalGeneration": transformers.Gemma4TextConfig,
         "KimiK25ForConditionalGeneration": transformers.DeepseekV3Config,
+        "MiniMaxM3SparseForConditionalGeneration": MiniMaxM3VLTextConfig,
         "Mistral3ForConditionalGeneration": transformers.MistralConfig,
         "Qwen3VLForConditionalGeneration": Qwen3VLTextConfig,
         "Qwen3VLMoeForConditionalGeneration": Qwen3VLMoeTextConfig,

@@ -129,6 +129,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "architecture": "olmo3", "layers": 4, "extra": {"sliding_window": 24},
     },
     "norms of all heads, experts": {"architecture": "minimax_m2"},
+    "spans of tokens by KV head, a clamped shared expert": {
+        "architecture": "minimax_m3", "layers": 3,
+    },
     "narrow values, and caches of unlike sizes": {
         "architecture": "mimo_v2", "layers": 6, "extra": {"sliding_window": 24},
     },

@@ -284,6 +284,20 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "hunyuan": ("HunYuanDenseV1", {**COMMON, "attention_bias": True}),
     "hunyuan-moe": ("HunYuanMoEV1", {**COMMON, "num_experts": 6, "moe_topk": 2}),
     "minimax-m2": ("MiniMaxM2", {**COMMON, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "minimax-m3": (
+        "MiniMaxM3VLText",
+        {
+            **COMMON,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "dense_intermediate_size": 40,
+            "shared_intermediate_size": 24,
+            "index_n_heads": COMMON["num_key_value_heads"],
+            "index_head_dim": 12,
+            "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+    ),
     "mimo-v2": (
         "MiMoV2Flash",
         {
