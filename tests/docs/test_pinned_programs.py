@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from tools.agents import AGENTS, Agent
+from tools.agents import AGENTS, JS_CLIENTS, Agent, NpmPackage
 from tools.pinned_environments import REQUIREMENTS
 
 GUIDES = REQUIREMENTS.parent / "docs" / "guides"
-PINS = "\n".join(path.read_text() for path in sorted(REQUIREMENTS.glob("*.in")))
+NPM = "".join(f"{each.package}=={each.version}\n" for each in JS_CLIENTS)
+PINS = NPM + "\n".join(path.read_text() for path in sorted(REQUIREMENTS.glob("*.in")))
 ROWS = re.findall(r"^\| ([\w-]+) \| (\d[\d.]*) \|", (GUIDES / "clients.md").read_text(), re.M)
 
 
@@ -32,3 +33,10 @@ def test_every_pinned_program_is_on_the_page() -> None:
 @pytest.mark.parametrize("agent", AGENTS, ids=[agent.command for agent in AGENTS])
 def test_the_page_of_agents_names_the_version_that_runs(agent: Agent) -> None:
     assert f"({agent.version})" in (GUIDES / "agents.md").read_text()
+
+
+@pytest.mark.parametrize("client", JS_CLIENTS, ids=[client.package for client in JS_CLIENTS])
+def test_the_page_of_clients_names_the_npm_package_that_runs(client: NpmPackage) -> None:
+    row = rf"^\| {client.package} \| {re.escape(client.version)} \|"
+    page = (GUIDES / "clients.md").read_text()
+    assert re.search(row, page, re.MULTILINE)

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,14 @@ def embedded(embedder: ServerProcess) -> list[list[float]]:
 
 
 async def output_of(name: str, folder: Path, *words: str) -> dict[str, Any]:
-    """One program in a home of its own; what it tells at its end."""
+    """Run a program of the clients' environment; returns its output."""
     python = python_bin(ENVIRONMENTS.get(name, CLIENTS)) / "python"
     check_installed(python)
+    return await told_by([python, PROGRAMS / f"{name}.py"], folder, *words)
+
+
+async def told_by(program: Sequence[str | Path], folder: Path, *words: str) -> dict[str, Any]:
+    """Run a program in an empty home; returns the JSON of its last line."""
     home = folder / "home"
     home.mkdir()
     environment = {
@@ -89,15 +94,14 @@ async def output_of(name: str, folder: Path, *words: str) -> dict[str, Any]:
         "OPENAI_API_KEY": "none",  # some look for one beside what they are given
     }
     process = await asyncio.create_subprocess_exec(
-        python,
-        PROGRAMS / f"{name}.py",
+        *program,
         *words,
         env=environment,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, errors = await within(process.communicate(), f"the end of {name}")
+    out, errors = await within(process.communicate(), f"the end of {program[1]}")
     assert process.returncode == 0, errors.decode()
     told: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
     return told
