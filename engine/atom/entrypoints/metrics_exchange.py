@@ -33,12 +33,13 @@ _MOST_BYTES = 4 * 2**20
 
 class ServerNumbers(msgspec.Struct, frozen=True):
     """Counts of one HTTP process, in all and by client, and the ranks' newest numbers that it has.
-    images: figures of `ImageMemory`."""
+    images: figures of `ImageMemory`; batch_requests: of stored batches, by outcome."""
 
     requests: RequestMetrics
     stats_by_rank: dict[int, RankStats]
     clients: dict[str, ClientCounts] = {}
     images: dict[str, int] = {}
+    batch_requests: dict[str, int] = {}
 
 
 _ENCODER = msgspec.msgpack.Encoder(
@@ -58,6 +59,7 @@ def merge_numbers(parts: Sequence[ServerNumbers]) -> ServerNumbers:
         newest,
         merge_clients(part.clients for part in parts),
         dict(sum((Counter(part.images) for part in parts), Counter())),
+        dict(sum((Counter(part.batch_requests) for part in parts), Counter())),
     )
 
 

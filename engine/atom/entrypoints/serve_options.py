@@ -113,11 +113,6 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             "--handover-url: answers are handed over by servers of one HTTP process; leave out "
             "--api-server-count, or the URL"
         )
-    if args.batch_dir is not None and args.api_server_count > 1:
-        raise ConfigError(
-            "--batch-dir: batches are kept by servers of one HTTP process; leave out "
-            "--api-server-count, or the folder"
-        )
     if args.worker_urls:
         check_beside_workers(args)
     engine = options_from_args(args)

@@ -1,7 +1,7 @@
-"""Check that each of a spec's pods has the folder of --batch-dir for itself. Pure.
+"""Check that a spec's pods have the folder of --batch-dir, all of them the same. Pure.
 
-A folder of batches belongs to one server. In a container's own file system it would be read-only,
-and end with the container.
+Servers may share a folder of batches. In a container's own file system it would be read-only, and
+end with the container. A volume that each pod has for itself is a folder of one server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import ENGINE_CONTAINER
 
 _FLAG = "--batch-dir"
-_NOT_TWO_AT_ONCE = ("InPlace", "Recreate")
+_OF_ONE_POD = ("emptyDir", "ephemeral", "hostPath")  # volumes that other pods do not see
 
 
 def batch_folder_problem(spec: AtomDeploymentSpec, flag: str) -> str | None:
@@ -27,12 +27,17 @@ def batch_folder_problem(spec: AtomDeploymentSpec, flag: str) -> str | None:
             f"{flag} needs a volume, and the container's file system is read-only; mount one there "
             f"with spec.template (container {ENGINE_CONTAINER})"
         )
-    several = ", ".join(_makes_several(spec, is_shared="emptyDir" not in mounted))
-    if several:
+    own = next((kind for kind in _OF_ONE_POD if kind in mounted), None)
+    several = ", ".join(_makes_several(spec))
+    if own is not None and several:
         return (
-            f"{flag} is a folder of one server, and clients would find a batch at one pod and not "
-            f"at another; set spec.replicas to 1 and change {several}"
+            f"{flag} is on a volume that each pod has for itself ({own}), and clients would find a "
+            f"batch at one pod and not at another; mount a claim that all pods share "
+            f"(ReadWriteMany), or change {several}"
         )
+    apart = ", ".join(_sends_elsewhere(spec))
+    if apart:
+        return f"{flag}: clients reach pods that keep no batches; leave out {apart}"
     return None
 
 
@@ -58,16 +63,20 @@ def _volume_over(template: Mapping[str, Any], folder: PurePosixPath) -> Mapping[
     return None
 
 
-def _makes_several(spec: AtomDeploymentSpec, *, is_shared: bool) -> Iterator[str]:
-    """Yield the fields with which several servers have the folder, or answer for it. is_shared:
-    pods of two revisions would have the same volume."""
+def _makes_several(spec: AtomDeploymentSpec) -> Iterator[str]:
+    """Yield the fields with which several pods answer for the folder at a time."""
     if (spec.replicas or 0) > 1:
-        yield "spec.replicas"
-    for name in ("autoscaling", "canary", "frontend", "disaggregation"):
+        yield "spec.replicas (to 1)"
+    for name in ("autoscaling", "canary"):
         if getattr(spec, name) is not None:
             yield f"spec.{name} (leave it out)"
-    if is_shared and spec.rollout.strategy not in _NOT_TWO_AT_ONCE:
-        yield "spec.rollout.strategy (to InPlace or Recreate)"
+
+
+def _sends_elsewhere(spec: AtomDeploymentSpec) -> Iterator[str]:
+    """Yield the fields with which clients reach other pods than the engine's."""
+    for name in ("frontend", "disaggregation"):
+        if getattr(spec, name) is not None:
+            yield f"spec.{name}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

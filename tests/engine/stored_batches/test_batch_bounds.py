@@ -4,6 +4,7 @@ server serves on."""
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from atom.entrypoints.stored_batches import worker
+from atom.entrypoints.stored_batches import batch_folder, worker
 from atom.entrypoints.stored_batches.batch_answers import BatchAnswers
 from atom.entrypoints.stored_batches.batch_folder import BatchFolder
 from atom.entrypoints.stored_batches.batch_options import BatchOptions
@@ -261,11 +262,21 @@ async def test_windows_that_are_none_are_refused(tmp_path: Path) -> None:
             assert answer.json()["error"]["param"] == "completion_window"
 
 
-def test_a_folder_is_one_servers(tmp_path: Path) -> None:
+def test_a_folder_is_shared_unless_a_server_has_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_folder, "_START_SECONDS", 0.0)
     first = BatchFolder(tmp_path / "b")
-    with pytest.raises(ConfigError, match="another server uses it"):
-        BatchFolder(tmp_path / "b")
+    BatchFolder(tmp_path / "b").close()
+    held = first.claim("ada")
+    assert held is not None
+    assert first.claim("ada") is None
+    os.close(held)
     first.close()
+    with (tmp_path / "b" / "lock").open() as lock:  # as earlier versions have it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="a server of another version uses it alone"):
+            BatchFolder(tmp_path / "b")
     BatchFolder(tmp_path / "b").close()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used"):

@@ -1,4 +1,5 @@
-"""--batch-dir in spec.engine.extraArgs: pods that have the folder alone may keep batches in it."""
+"""--batch-dir in spec.engine.extraArgs: pods that share the folder may keep batches
+in it."""
 
 from __future__ import annotations
 
@@ -14,13 +15,17 @@ from tests.support.operator.builders_operator import parsed
 FOLDER = "/var/lib/atom/batches"
 CLAIM = {"persistentVolumeClaim": {"claimName": "batches"}}
 ONE: dict[str, Any] = {"replicas": 1, "rollout": {"strategy": "Recreate"}}
-# Each change that lets several servers have the folder or answer for it, and what names it.
+# Each change that lets several pods answer for the folder, and what names it.
 SEVERAL: dict[str, dict[str, Any]] = {
     "spec.replicas": {"replicas": 2},
-    "spec.rollout.strategy": {"rollout": {"strategy": "Surge"}},
     "spec.autoscaling": {"autoscaling": {"maxReplicas": 2}},
-    "spec.frontend": {"frontend": {}},
 }
+OWN_VOLUMES: list[dict[str, Any]] = [
+    {"emptyDir": {}},
+    {"hostPath": {"path": "/data"}},
+    {"ephemeral": {"volumeClaimTemplate": {}}},
+]
+SHARED_VOLUMES = [CLAIM, {"nfs": {"server": "files", "path": "/"}}, {"csi": {"driver": "a"}}]
 
 
 def template(path: str = "/var/lib/atom", volume: Any = CLAIM, **mount: Any) -> dict[str, Any]:
@@ -52,16 +57,35 @@ def test_a_folder_without_a_volume_is_refused(overlay: dict[str, Any] | None) ->
     assert "spec.template" in told
 
 
-@pytest.mark.parametrize(
-    "fields", [*itertools.combinations(SEVERAL, 1), *itertools.combinations(SEVERAL, 2)], ids=str
-)
-def test_several_servers_of_a_folder_are_refused_by_field(fields: tuple[str, ...]) -> None:
+CHANGES = [*itertools.combinations(SEVERAL, 1), *itertools.combinations(SEVERAL, 2)]
+
+
+@pytest.mark.parametrize("fields", CHANGES, ids=str)
+@pytest.mark.parametrize("volume", OWN_VOLUMES, ids=lambda volume: next(iter(volume)))
+def test_a_volume_of_one_pod_is_refused_for_several_by_field(
+    volume: dict[str, Any], fields: tuple[str, ...]
+) -> None:
     changes = {key: value for name in fields for key, value in SEVERAL[name].items()}
-    (told,) = problems(template(), **changes)
-    assert all((name in told) == (name in fields) for name in SEVERAL if name != "spec.replicas")
+    (told,) = problems(template(volume=volume), **changes)
+    assert all((name in told) == (name in fields) for name in SEVERAL)
+    assert next(iter(volume)) in told
+    assert "ReadWriteMany" in told
 
 
-def test_a_folder_that_ends_with_its_pod_may_be_beside_the_next_pods() -> None:
-    own = template(volume={"emptyDir": {}})
-    assert problems(own, rollout={"strategy": "Surge"}) == []
-    assert problems(own, replicas=2)
+@pytest.mark.parametrize("fields", CHANGES, ids=str)
+@pytest.mark.parametrize("volume", SHARED_VOLUMES, ids=lambda volume: next(iter(volume)))
+def test_a_shared_volume_is_accepted_for_several_pods(
+    volume: dict[str, Any], fields: tuple[str, ...]
+) -> None:
+    changes = {key: value for name in fields for key, value in SEVERAL[name].items()}
+    assert problems(template(volume=volume), **changes) == []
+
+
+@pytest.mark.parametrize("volume", [*OWN_VOLUMES, *SHARED_VOLUMES], ids=str)
+def test_pods_of_two_revisions_may_have_any_volume(volume: dict[str, Any]) -> None:
+    assert problems(template(volume=volume), rollout={"strategy": "Surge"}) == []
+
+
+def test_pods_that_are_reached_through_others_keep_no_batches() -> None:
+    (told,) = problems(template(), frontend={})
+    assert "leave out spec.frontend" in told

@@ -70,8 +70,10 @@ def metrics_routes(state: ServerState, batches: BatchService | None = None) -> A
         responses=text,
     )
     async def metrics() -> Response:
-        collector = EngineCollector(state, await state.numbers(), outlook)
-        text = generate_latest(collector) + generate_latest(BatchCollector(batches))
+        numbers = await state.numbers()
+        asked = None if numbers is None else numbers.batch_requests
+        text = generate_latest(EngineCollector(state, numbers, outlook))
+        text += generate_latest(BatchCollector(batches, asked))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return router

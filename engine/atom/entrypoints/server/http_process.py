@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -30,6 +31,7 @@ from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG
 from atom.entrypoints.http.loadable_paths import LoadableByRequests
+from atom.entrypoints.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process.process_conduct import (
     spare_the_collector,
@@ -211,6 +213,11 @@ class HttpProcess:
         finally:
             await self._close(engine, serving)
 
+    def _own_numbers(self) -> ServerNumbers:
+        numbers = self._state.own_numbers()
+        requests = {} if self._batches is None else dict(self._batches.worker.requests)
+        return msgspec.structs.replace(numbers, batch_requests=requests)
+
     async def _load_adapters(self, engine: AsyncLLMEngine) -> None:
         """Load the adapters of --lora-modules-file before the server is ready."""
         file = self._options.lora_modules_file
@@ -238,7 +245,7 @@ class HttpProcess:
             engine.cache_salts = CacheSalts(lambda: self._keys.users.count > 1)
         await engine.start()
         self._state.engine = engine
-        self._state.exchange = self._source.exchange(self._state.own_numbers)
+        self._state.exchange = self._source.exchange(self._own_numbers)
         if self._state.exchange is not None:
             await self._state.exchange.start()
         return engine

@@ -36,8 +36,8 @@ def add_batch_flags(group: Any) -> None:
         type=Path,
         default=None,
         metavar="FOLDER",
-        help="folder of this server alone for /v1/files and /v1/batches; unfinished batches "
-        "continue at the next start (default: both are off)",
+        help="folder for /v1/files and /v1/batches, which several servers may share; unfinished "
+        "batches continue at another server of it, or at the next start (default: both are off)",
     )
     add(
         "--batch-storage-mib",
@@ -72,8 +72,8 @@ def add_batch_flags(group: Any) -> None:
         type=count_up_to(_MOST_AT_ONCE),
         default=_DEFAULTS.at_once,
         metavar="N",
-        help="most requests of all batches that are open at once; they are served after those of "
-        "all other clients",
+        help="most requests of all batches that each HTTP process has open at once; they are "
+        "served after those of all other clients",
     )
 
 

@@ -1,10 +1,14 @@
-"""BatchStore: the batches of all owners, each visible to its owner alone; in memory and on disk."""
+"""BatchStore: the batches of all owners, each visible to its owner alone; in memory and on disk.
+
+The disk decides, since other servers may use the folder: `refresh` reads it, and a change is made
+to the state that is on disk.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from atom.entrypoints.http.errors import shortened
 from atom.entrypoints.request_lines.on_thread import on_thread
@@ -25,13 +29,12 @@ class BatchStore:
         self._folder = folder
         self._most = most_batches
         self._clock = clock
-        self._writing = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        self._cancelled: set[str] = set()  # which is not on disk yet
         self._found = {batch.id: batch for batch in folder.batches()}
 
     async def add(self, owner: str, order: BatchOrder, window_seconds: int) -> BatchRecord:
         """Raises `RequestError`: 429 if too many batches are open, 507 if none can be written."""
-        if len(self._found) >= self._most:
-            self._make_room()
         now = int(self._clock())
         batch = BatchRecord(
             id=new_batch_id(),
@@ -41,12 +44,22 @@ class BatchStore:
             expires_at=now + window_seconds,
             times={BatchState.VALIDATING: now},
         )
-        self._found[batch.id] = batch
-        try:
-            return await self._write(batch, batch)
-        except RequestError:
-            del self._found[batch.id]
-            raise
+        async with self._changing:
+            if len(self._found) >= self._most:
+                self._make_room()
+            try:
+                has_input = await on_thread(lambda: self._folder.add_batch(batch))
+            except OSError as error:
+                raise _unwritable(error) from error
+            if not has_input:
+                raise RequestError(
+                    f"input_file_id: the file {order.input_file_id} was deleted; upload it again",
+                    status=404,
+                    param="input_file_id",
+                    code="file_not_found",
+                )
+            self._found[batch.id] = batch
+        return batch
 
     def _make_room(self) -> None:
         ended = [batch for batch in self._found.values() if not batch.is_open]
@@ -61,31 +74,60 @@ class BatchStore:
         self._folder.remove_batch(oldest.id)
         del self._found[oldest.id]
 
-    def enter(
-        self, batch: BatchRecord, state: BatchState, **changes: object
-    ) -> Awaitable[BatchRecord]:
-        """Let a batch enter its next state, at once in memory, and on disk when it is awaited. If
-        it cannot be written, the batch is in its earlier state again, except if it was
-        cancelled."""
-        before, batch = self._found[batch.id], batch.entering(state, int(self._clock()), **changes)
-        self._found[batch.id] = batch
-        return self._write(batch, batch if state is BatchState.CANCELLING else before)
+    async def refresh(self) -> None:
+        """Read the batches that other servers changed. Raises `ConfigError`."""
+        async with self._changing:
+            self._found = {each.id: each for each in await on_thread(self._folder.batches)}
 
-    async def _write(self, batch: BatchRecord, before: BatchRecord) -> BatchRecord:
-        """Write a batch's newest state. before: its state in memory if that fails. Raises
-        `RequestError` (507) if it cannot be written."""
-        async with self._writing:
-            newest = self._found[batch.id]
-            try:
-                await on_thread(lambda: self._folder.write_batch(newest))
-            except OSError as error:
-                if self._found[batch.id] is batch:
-                    self._found[batch.id] = before
+    async def enter(self, batch: BatchRecord, state: BatchState, **changes: object) -> BatchRecord:
+        """Let a batch enter its next state, unless it was cancelled or has ended: returns its
+        state then. Raises `RequestError` (507) if it cannot be written."""
+
+        def entering(now: BatchRecord) -> BatchRecord:
+            if now.is_open and batch.id in self._cancelled:
+                now = self._cancelling(now)
+            cancelled = now.state is BatchState.CANCELLING and state is not BatchState.CANCELLED
+            if cancelled or not now.is_open:
+                return now
+            return now.entering(state, int(self._clock()), **changes)
+
+        return await self._change(batch.id, entering)
+
+    async def cancel(self, batch: BatchRecord) -> BatchRecord:
+        """Let a batch end, with its answers so far. Raises `RequestError`: 409 if it ends already,
+        and 507 if that cannot be written; it is cancelled in memory then."""
+
+        def cancelling(now: BatchRecord) -> BatchRecord:
+            if not now.is_open or now.state is BatchState.FINALIZING:
                 raise RequestError(
-                    f"the batch cannot be kept: --batch-dir cannot be written ({error.strerror})",
-                    status=507,
-                    code=STORAGE_FULL,
-                ) from error
+                    f"the batch is {now.state} and cannot be cancelled any more", status=409
+                )
+            self._cancelled.add(batch.id)
+            return self._cancelling(now)
+
+        return await self._change(batch.id, cancelling)
+
+    def _cancelling(self, batch: BatchRecord) -> BatchRecord:
+        if batch.state is BatchState.CANCELLING:
+            return batch
+        return batch.entering(BatchState.CANCELLING, int(self._clock()))
+
+    def is_cancelled(self, batch_id: str) -> bool:
+        """Return whether a client asked to cancel an open batch, of this server or of another."""
+        batch = self._found.get(batch_id)
+        is_known = batch is not None and batch.state is BatchState.CANCELLING
+        return is_known or batch_id in self._cancelled
+
+    async def _change(
+        self, batch_id: str, change: Callable[[BatchRecord], BatchRecord]
+    ) -> BatchRecord:
+        async with self._changing:
+            try:
+                batch = await on_thread(lambda: self._folder.change_batch(batch_id, change))
+            except OSError as error:
+                raise _unwritable(error) from error
+            self._found[batch_id] = batch
+            self._cancelled.discard(batch_id)
         return batch
 
     def get(self, batch_id: str, owner: str) -> BatchRecord:
@@ -100,9 +142,9 @@ class BatchStore:
             )
         return batch
 
-    def now(self, batch_id: str) -> BatchRecord:
-        """Return a batch as it is now."""
-        return self._found[batch_id]
+    def find(self, batch_id: str) -> BatchRecord | None:
+        """Return a batch as it is now; None if it made room for later ones."""
+        return self._found.get(batch_id)
 
     def of(self, owner: str) -> list[BatchRecord]:
         """List an owner's batches, the newest first."""
@@ -116,3 +158,11 @@ class BatchStore:
 
     def states(self) -> Counter[BatchState]:
         return Counter(batch.state for batch in self._found.values())
+
+
+def _unwritable(error: OSError) -> RequestError:
+    return RequestError(
+        f"the batch cannot be kept: --batch-dir cannot be written ({error.strerror})",
+        status=507,
+        code=STORAGE_FULL,
+    )

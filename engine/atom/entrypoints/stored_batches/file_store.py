@@ -6,6 +6,7 @@ one event loop; calls that touch the disk are short, and long ones run on thread
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class FileStore:
         self.options = options
         self._clock = clock
         self._found = {file.id: file for file in folder.files()}
+        self._changing = asyncio.Lock()
         self._uploads = 0
         self.used_bytes = folder.size_bytes()
 
@@ -88,12 +90,25 @@ class FileStore:
 
     # ---- files --------------------------------------------------------------------------------
 
+    async def refresh(self) -> None:
+        """Read the files that other servers kept or removed. Raises `ConfigError`."""
+        async with self._changing:
+            found = {file.id: file for file in await on_thread(self.folder.files)}
+            if found.keys() != self._found.keys():
+                self.used_bytes = await on_thread(self.folder.size_bytes)
+            self._found = found
+
+    async def count_anew(self) -> None:
+        """Count the bytes that all servers of the folder have written."""
+        self.used_bytes = await on_thread(self.folder.size_bytes)
+
     async def keep(self, file: StoredFile) -> None:
         """Keep contents that are complete; a file that is there already stays as it is. Raises
         `OSError`."""
-        if file.id not in self._found:
-            await on_thread(lambda: self.folder.write_file(file))
-            self._found[file.id] = file
+        async with self._changing:
+            if file.id not in self._found:
+                await on_thread(lambda: self.folder.write_file(file))
+                self._found[file.id] = file
 
     def now(self) -> int:
         """Return the time in Unix seconds."""
@@ -133,10 +148,16 @@ class FileStore:
         """Yield the ids of files whose time is over."""
         yield from [file.id for file in self._found.values() if not self._is(file)]
 
-    def remove(self, file_id: str) -> None:
-        file = self._found.pop(file_id)
-        self.folder.remove_file(file_id)
-        self.used_bytes -= file.size_bytes
+    async def remove(self, file_id: str) -> None:
+        """Remove a file. Raises `RequestError` (409) while a batch needs it."""
+        async with self._changing:
+            batch_id = await on_thread(lambda: self.folder.remove_unneeded(file_id))
+            if batch_id is not None:
+                raise RequestError(
+                    f"the batch {batch_id} needs the file; cancel it first", status=409
+                )
+            file = self._found.pop(file_id, None)
+            self.used_bytes -= 0 if file is None else file.size_bytes
 
     def _is(self, file: StoredFile) -> bool:
         return file.expires_at is None or self._clock() < file.expires_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -12,9 +12,12 @@ from atom.entrypoints.stored_batches.service import BatchService
 
 
 class BatchCollector(Collector):
-    def __init__(self, service: BatchService | None) -> None:
-        """service: None yields no metric."""
-        self._service = service
+    def __init__(
+        self, service: BatchService | None, requests: Mapping[str, int] | None = None
+    ) -> None:
+        """service: None yields no metric. requests: asked by all HTTP processes of the server, by
+        outcome; None or empty for those of this process alone."""
+        self._service, self._requests = service, requests
 
     def collect(self) -> Iterator[Metric]:
         service = self._service
@@ -28,8 +31,9 @@ class BatchCollector(Collector):
         requests = CounterMetricFamily(
             "atom:batch_requests", "Requests of batches that were asked.", labels=["outcome"]
         )
+        asked = self._requests or service.worker.requests
         for outcome in ("completed", "failed"):
-            requests.add_metric([outcome], service.worker.requests[outcome])
+            requests.add_metric([outcome], asked.get(outcome, 0))
         yield requests
         yield GaugeMetricFamily(
             "atom:batch_storage_bytes",

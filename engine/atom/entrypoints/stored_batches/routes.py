@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
 from atom.entrypoints.openai.pages import Page, page_of
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.responses.store import owner_of
+from atom.entrypoints.stored_batches.file_store import STORAGE_FULL
 from atom.entrypoints.stored_batches.records import (
     BatchOrder,
     BatchRecord,
@@ -37,7 +38,7 @@ from atom.entrypoints.stored_batches.requests import (
 )
 from atom.entrypoints.stored_batches.service import BatchService
 from atom.entrypoints.stored_batches.upload_form import read_upload
-from atom.errors import RequestError
+from atom.errors import ConfigError, RequestError
 
 BATCH_DOCUMENTED = Beside(
     (BatchRequestBody, FileUpload), (BatchList, BatchObject, DeletedFile, FileList, FileObject)
@@ -59,7 +60,7 @@ _BATCH_SHOWN = batch_object(
 )
 _BODY = '{"prompt": "ATOM is", "max_tokens": 32}'
 _LINE = f'{{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {_BODY}}}\n'
-On = Callable[[], BatchService]
+On = Callable[[], Awaitable[BatchService]]
 Owner = Callable[[Request], str]
 Item = TypeVar("Item", StoredFile, BatchRecord)
 
@@ -72,13 +73,17 @@ def batch_routes(state: ServerState, service: BatchService | None) -> APIRouter:
     """Build the routes. service: None if the server keeps no batches."""
     router = APIRouter(tags=["batches"])
 
-    def on() -> BatchService:
+    async def on() -> BatchService:
         if service is None:
             raise RequestError(
                 "this server keeps no files and no batches; start it with --batch-dir FOLDER",
                 status=404,
                 code="batches_off",
             )
+        try:
+            await service.refresh()
+        except ConfigError as error:  # a description cannot be read
+            raise RequestError(str(error), status=507, code=STORAGE_FULL) from error
         return service
 
     def owner(http: Request) -> str:
@@ -106,7 +111,7 @@ def _add_file_routes(router: APIRouter, on: On, owner: Owner) -> None:
         responses=answers_of(FileObject, example=_example(_FILE_SHOWN)),
     )
     async def upload_file(http: Request) -> Response:
-        return _json(file_object(await read_upload(http, on().files, owner(http))))
+        return _json(file_object(await read_upload(http, (await on()).files, owner(http))))
 
     @router.get(
         _FILES,
@@ -121,7 +126,7 @@ def _add_file_routes(router: APIRouter, on: On, owner: Owner) -> None:
         ),
     )
     async def list_files(http: Request) -> Response:
-        found = on().files.of(owner(http))
+        found = (await on()).files.of(owner(http))
         purpose = http.query_params.get("purpose")
         if purpose is not None:
             found = [file for file in found if file.purpose == purpose]
@@ -138,7 +143,7 @@ def _add_file_routes(router: APIRouter, on: On, owner: Owner) -> None:
         responses=answers_of(FileObject, example=_example(_FILE_SHOWN)),
     )
     async def get_file(http: Request, file_id: FileId) -> Response:
-        return _json(file_object(on().files.get(file_id, owner(http))))
+        return _json(file_object((await on()).files.get(file_id, owner(http))))
 
     @router.get(
         f"{_FILES}/{{file_id}}/content",
@@ -148,7 +153,7 @@ def _add_file_routes(router: APIRouter, on: On, owner: Owner) -> None:
         responses={200: {"content": {"application/jsonl": lines}}},
     )
     async def get_content(http: Request, file_id: FileId) -> Response:
-        files = on().files
+        files = (await on()).files
         file = files.get(file_id, owner(http))
         return FileResponse(files.folder.content(file.id), media_type="application/jsonl")
 
@@ -159,22 +164,17 @@ def _add_file_routes(router: APIRouter, on: On, owner: Owner) -> None:
         responses=answers_of(DeletedFile, example=_example(DeletedFile(_FILE))),
     )
     async def delete_file(http: Request, file_id: FileId) -> Response:
-        service = on()
+        service = await on()
         file = service.files.get(file_id, owner(http))
-        for batch in service.batches.open():
-            if file.id == batch.order.input_file_id:
-                raise RequestError(
-                    f"the batch {batch.id} needs the file; cancel it first", status=409
-                )
-        service.files.remove(file.id)
+        await service.files.remove(file.id)
         return _json(DeletedFile(file.id))
 
 
 def _add_batch_routes(router: APIRouter, state: ServerState, on: On, owner: Owner) -> None:
     answer = answers_of(BatchObject, example=_example(_BATCH_SHOWN))
 
-    def shown(batch: BatchRecord) -> BatchObject:
-        return batch_object(batch, on().worker.counts_of(batch))
+    async def shown(service: BatchService, batch: BatchRecord) -> BatchObject:
+        return batch_object(batch, await service.worker.counts_of(batch))
 
     @router.post(
         _BATCHES,
@@ -192,7 +192,7 @@ def _add_batch_routes(router: APIRouter, state: ServerState, on: On, owner: Owne
         responses=answer,
     )
     async def create_batch(http: Request) -> Response:
-        service = on()
+        service = await on()
         asked = await read_control_body(state, http, BatchRequestBody)
         file = service.files.get(asked.input_file_id, owner(http), "input_file_id")
         if file.purpose is not Purpose.BATCH:
@@ -211,7 +211,7 @@ def _add_batch_routes(router: APIRouter, state: ServerState, on: On, owner: Owne
         window = window_seconds(asked.completion_window)
         batch = await service.batches.add(owner(http), order, window)
         service.worker.added()
-        return _json(shown(batch))
+        return _json(await shown(service, batch))
 
     @router.get(
         _BATCHES,
@@ -225,9 +225,10 @@ def _add_batch_routes(router: APIRouter, state: ServerState, on: On, owner: Owne
         ),
     )
     async def list_batches(http: Request) -> Response:
-        found = on().batches.of(owner(http))
+        service = await on()
+        found = service.batches.of(owner(http))
         page = _page(found, http, (_BATCHES_LISTED, _MOST_BATCHES_LISTED))
-        data = [shown(batch) for batch in page.items]
+        data = [await shown(service, batch) for batch in page.items]
         return _json(BatchList(data=data, **_ends(page)))
 
     @router.get(
@@ -237,7 +238,8 @@ def _add_batch_routes(router: APIRouter, state: ServerState, on: On, owner: Owne
         responses=answer,
     )
     async def get_batch(http: Request, batch_id: BatchId) -> Response:
-        return _json(shown(on().batches.get(batch_id, owner(http))))
+        service = await on()
+        return _json(await shown(service, service.batches.get(batch_id, owner(http))))
 
     @router.post(
         f"{_BATCHES}/{{batch_id}}/cancel",
@@ -246,9 +248,9 @@ def _add_batch_routes(router: APIRouter, state: ServerState, on: On, owner: Owne
         responses=answer,
     )
     async def cancel_batch(http: Request, batch_id: BatchId) -> Response:
-        service = on()
+        service = await on()
         batch = service.batches.get(batch_id, owner(http))
-        return _json(shown(await service.worker.cancel(batch)))
+        return _json(await shown(service, await service.worker.cancel(batch)))
 
 
 def _json(body: msgspec.Struct) -> Response:

@@ -1,4 +1,4 @@
-"""BatchService: stored files and batches of one server, with the worker that answers them."""
+"""BatchService: stored files and batches of a folder, with the worker that answers them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class BatchService:
         self._folder = BatchFolder(options.folder)
         try:
             self.batches = BatchStore(self._folder, options.most_files, clock)
-            needed = [id for each in self.batches.open() for id in (each.output_id, each.error_id)]
-            self._folder.remove_rest(needed)
             self.files = FileStore(self._folder, options, clock)
         except BaseException:
             self._folder.close()
@@ -62,6 +60,11 @@ class BatchService:
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
+
+    async def refresh(self) -> None:
+        """Read what other servers of the folder did. Raises `ConfigError`."""
+        await self.files.refresh()
+        await self.batches.refresh()
 
     def close(self) -> None:
         """Release the folder."""

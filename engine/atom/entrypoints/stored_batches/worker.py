@@ -7,6 +7,9 @@ Each state is on disk before the worker acts on it, and each step may be done ag
 server which ends at any moment goes on at its next start. A request is the same POST that a client
 sends, through the same routes with the same checks. It is of a group of clients that gets only the
 time that all others leave, and it has the lowest priority. Belongs to the server's event loop.
+
+Several servers may use one folder. The one that claims an owner answers the owner's next batch; the
+others look each second whether the claim is free, as it is once that server ends.
 """
 
 from __future__ import annotations
@@ -14,8 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import os
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +46,7 @@ logger = logging.getLogger(__name__)
 _MOST_RUNNING = 8  # batches, of as many owners
 _MOST_LINE_BYTES_HELD = 64 * 2**20
 _SWEEP_SECONDS = 60.0
+_LOOK_SECONDS = 1.0  # for what other servers of the folder did
 _ASK_AGAIN = frozenset({429, 503})
 _MOST_TRIES = 8  # of a request that a server which is ready refuses for now
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -72,6 +79,7 @@ class BatchWorker:
         self._turns = LineTurns(files.options.at_once, _MOST_LINE_BYTES_HELD)
         self._changed = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._claims: dict[str, tuple[str, int]] = {}  # by batch: its owner, and what holds it
         self._lines: dict[str, asyncio.Future[None]] = {}
         self._counts: dict[str, BatchCounts] = {}
         self._broken: dict[str, float] = {}  # until that moment of the event loop's clock
@@ -84,38 +92,41 @@ class BatchWorker:
         self._changed.set()
 
     async def cancel(self, batch: BatchRecord) -> BatchRecord:
-        """Stop answering a batch; its answers so far are kept. Raises `RequestError` (409) for one
-        that has ended."""
-        if batch.state is BatchState.CANCELLING:
-            return batch
-        if not batch.is_open or batch.state is BatchState.FINALIZING:
-            raise RequestError(
-                f"the batch is {batch.state} and cannot be cancelled any more", status=409
-            )
-        entered = self._batches.enter(batch, BatchState.CANCELLING)
-        if batch.id in self._lines:
-            self._lines[batch.id].cancel()
-        self._changed.set()
-        return await entered
+        """Stop answering a batch; its answers so far are kept. Raises as `BatchStore.cancel`."""
+        try:
+            return await self._batches.cancel(batch)
+        finally:
+            self._stop_cancelled()
+            self._changed.set()
 
-    def counts_of(self, batch: BatchRecord) -> tuple[int, int]:
+    async def counts_of(self, batch: BatchRecord) -> tuple[int, int]:
         """Count the requests that were answered, and that failed, so far."""
         counts = self._counts.get(batch.id)
-        if counts is None:
+        if counts is not None:
+            return counts.answered, counts.failed
+        if not batch.is_open:
             return batch.completed, batch.failed
-        return counts.answered, counts.failed
+        count = self._files.folder.num_lines  # another server answers it, or none now
+        return await on_thread(lambda: (count(batch.output_id), count(batch.error_id)))
 
     # ---- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Answer batches until it is cancelled; they go on at the next run."""
+        swept_at = -math.inf
         try:
             while True:
                 self._changed.clear()
-                self._sweep()
-                self._start_next()
+                with self._tried_again("the folder is read"):
+                    await self._files.refresh()
+                    await self._batches.refresh()
+                    self._stop_cancelled()
+                    self._start_next()
+                    if time.monotonic() >= swept_at + _SWEEP_SECONDS:
+                        swept_at = time.monotonic()
+                        await self._sweep()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_SWEEP_SECONDS):
+                    async with asyncio.timeout(_LOOK_SECONDS):
                         await self._changed.wait()
         finally:
             tasks = list(self._tasks.values())
@@ -123,30 +134,51 @@ class BatchWorker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _sweep(self) -> None:
-        """Delete files whose time is over, except inputs of open batches."""
-        needed = {batch.order.input_file_id for batch in self._batches.open()}
+    @contextlib.contextmanager
+    def _tried_again(self, doing: str) -> Iterator[None]:
+        """Log an error of the folder, such as of a disk that is away for now."""
+        try:
+            yield
+        except (AtomError, OSError) as error:
+            logger.error("--batch-dir: an error ends it as %s; it is tried again: %s", doing, error)
+
+    async def _sweep(self) -> None:
+        """Delete files whose time is over, except inputs of open batches, and what servers that
+        ended left behind."""
         for file_id in self._files.expired():
-            if file_id not in needed:
-                self._files.remove(file_id)
+            with contextlib.suppress(RequestError):  # a batch needs it
+                await self._files.remove(file_id)
+        await on_thread(self._files.folder.remove_rest)
+        await self._files.count_anew()
+
+    def _stop_cancelled(self) -> None:
+        """Stop the lines of batches that were cancelled, here or at another server."""
+        for batch_id, lines in self._lines.items():
+            if self._batches.is_cancelled(batch_id):
+                lines.cancel()
 
     def _start_next(self) -> None:
-        """Start the oldest open batch of each owner who has none under way."""
+        """Start the oldest open batch of each owner who has none under way, here or elsewhere."""
         now = asyncio.get_running_loop().time()
         self._broken = {each: until for each, until in self._broken.items() if now < until}
-        busy = {self._batches.now(batch_id).owner for batch_id in self._tasks}
+        busy = {owner for owner, _ in self._claims.values()}
         for batch in self._batches.open():
             if len(self._tasks) >= _MOST_RUNNING:
                 return
             if batch.owner in busy or batch.id in self._broken:
                 continue
             busy.add(batch.owner)
-            task = asyncio.create_task(self._process(batch))
+            claim = self._files.folder.claim(batch.owner)
+            if claim is None:
+                continue
+            self._claims[batch.id] = batch.owner, claim
+            task = asyncio.create_task(self._process(batch.id))
             self._tasks[batch.id] = task
             task.add_done_callback(partial(self._ended, batch.id))
 
     def _ended(self, batch_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[batch_id]
+        os.close(self._claims.pop(batch_id)[1])
         self._changed.set()
         error = None if task.cancelled() else task.exception()
         if error is None:
@@ -160,7 +192,11 @@ class BatchWorker:
 
     # ---- one batch ----------------------------------------------------------------------------
 
-    async def _process(self, batch: BatchRecord) -> None:
+    async def _process(self, batch_id: str) -> None:
+        await self._batches.refresh()  # another server may have ended it before it was claimed
+        batch = self._batches.find(batch_id)
+        if batch is None:
+            return
         if batch.state is BatchState.VALIDATING:
             batch = await self._validate(batch)
         if batch.state is BatchState.IN_PROGRESS:
@@ -172,9 +208,6 @@ class BatchWorker:
         path = self._files.folder.content(batch.order.input_file_id)
         most = self._files.options.most_lines
         total, problems = await on_thread(lambda: check_lines(path, batch.order.endpoint, most))
-        batch = self._batches.now(batch.id)
-        if batch.state is BatchState.CANCELLING:
-            return batch
         if problems:
             return await self._batches.enter(batch, BatchState.FAILED, problems=problems)
         return await self._batches.enter(batch, BatchState.IN_PROGRESS, total=total)
@@ -195,9 +228,6 @@ class BatchWorker:
             problems = (Problem(code, str(result)),)
         elif isinstance(result, Exception):
             raise result
-        batch = self._batches.now(batch.id)
-        if batch.state is BatchState.CANCELLING:
-            return batch
         return await self._batches.enter(batch, BatchState.FINALIZING, problems=problems)
 
     async def _answer_lines(self, batch: BatchRecord) -> None:

@@ -1,5 +1,5 @@
-"""--batch-dir beside each other option of a server, alone and in pairs: it is served, or the start
-refuses the pair by name with the remedy."""
+"""--batch-dir beside each other option of a server, alone and in pairs: it is served where the line
+is served without it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "prefix": ("--root-path", "/models/small"),
     "header": ("--fairness-header", "x-tenant"),
 }
-# The only option that excludes batches by itself.
-EXCLUDED = "processes"
 
 
 @pytest.fixture(autouse=True)
@@ -71,15 +69,10 @@ PAIRS = [names for size in (1, 2) for names in itertools.combinations(WORDS, siz
 
 
 @pytest.mark.parametrize("names", PAIRS, ids="+".join)
-def test_batches_go_with_a_line_or_are_refused_by_name(names: tuple[str, ...]) -> None:
+def test_batches_go_with_every_line_that_is_served(names: tuple[str, ...]) -> None:
     without, beside = start(names), start(names, "--batch-dir", "b")
     if without is not None:
         assert beside is not None, "a line that is refused is refused with batches too"
-    elif EXCLUDED in names:
-        assert beside is not None
-        assert "--batch-dir" in beside
-        assert "leave out" in beside
-        assert "--api-server-count" in beside
     else:
         assert beside is None
 
