@@ -12,14 +12,18 @@ from atom.progress import SECONDS_BETWEEN_LINES, StartupProgress
 def test_a_terminal_shows_a_bar_per_phase() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
-    with StartupProgress(console) as progress:
+    now = 0.0
+    with StartupProgress(console, clock=lambda: now) as progress:
         progress.show("loading weights", 0.0)
+        now = 20.0
         progress.show("loading weights", 0.4)
+        progress._bars.refresh()
         progress.show("sizing the KV cache", 0.0)
     shown = screen.getvalue()
     assert "loading weights" in shown
     assert "sizing the KV cache" in shown
     assert "100%" in shown
+    assert "about 30 s left" in shown
 
 
 def test_a_log_gets_a_line_per_phase_and_now_and_then_one_more(
@@ -36,6 +40,6 @@ def test_a_log_gets_a_line_per_phase_and_now_and_then_one_more(
         progress.show("sizing the KV cache", 0.0)
     assert [record.message for record in caplog.records] == [
         "loading weights: 0 %",
-        "loading weights: 50 %",
+        "loading weights: 50 %, about 10 s left",
         "sizing the KV cache: 0 %",
     ]

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TextIO
 
 from atom.entrypoints.bench.exchange import Exchange
+from atom.utils.time_left import left_text, seconds_left
 
 TERMINAL_SECONDS = 0.25
 LOG_SECONDS = 10.0
@@ -44,8 +45,11 @@ class Progress:
         elapsed = asyncio.get_running_loop().time() - self._started
         minutes, seconds = divmod(int(elapsed), 60)
         speed = self._output_tokens / elapsed if elapsed else 0.0
+        left = seconds_left(self._answered / self._total, elapsed) if self._total else None
+        # Before the figures: a narrow terminal cuts the end of the line.
+        rest = left_text(left) if self._answered < self._total else ""
         return (
-            f"{self._label}: {self._answered} of {self._total} answered, "
+            f"{self._label}: {self._answered} of {self._total} answered{rest}, "
             f"{self._sent - self._answered} in flight, {self._failed} failed, "
             f"{speed:,.0f} output tok/s, {minutes}:{seconds:02}"
         )

@@ -60,6 +60,8 @@ def health_routes(state: ServerState) -> APIRouter:
         started = status.state in (EngineState.READY, EngineState.ASLEEP)
         if started or (starting and state.timeline.outlives_budget):
             return _json({"status": "ok"})
+        if starting:
+            return _unavailable(status.state, status.reason, progress=state.timeline.progress())
         return _unavailable(status.state, status.reason)
 
     @router.head("/live", include_in_schema=False)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from atom.utils.time_left import seconds_left
+
 LOADING_WEIGHTS = "loading weights"
 DOWNLOADING_WEIGHTS = "downloading weights"
 # Every per cent of the weights is reported; other phases are silent while kernels are compiled.
@@ -77,6 +79,7 @@ class StartupTimeline:
             "phase_seconds": round(now - self._phase_begun, 1),
             "seconds_without_progress": round(now - self._moved, 1),
             "elapsed_seconds": round(now - self._begun, 1),
+            "seconds_left": self._seconds_left(now),
             "stalled": self._is_stalled,
         }
         if self._phase in (LOADING_WEIGHTS, DOWNLOADING_WEIGHTS) and self.weights_bytes:
@@ -85,6 +88,11 @@ class StartupTimeline:
             shown["bytes_done"], shown["bytes_total"] = done, self.weights_bytes
             shown["bytes_per_second"] = int(done / spent) if spent > 0 else None
         return shown
+
+    def _seconds_left(self, now: float) -> float | None:
+        """Estimate the seconds that are left of the phase; None if unknown."""
+        left = seconds_left(self._share, self._moved - self._phase_begun)
+        return None if left is None else round(max(0.0, left - (now - self._moved)), 1)
 
     def measured(self) -> dict[str, Any]:
         """Return the measured times of start-up for /server_info; null if not measured."""

@@ -67,6 +67,7 @@ function showStart({ reason, progress }) {
     parts.push(`${bytes(progress.bytes_done)} of ${bytes(progress.bytes_total)}`);
     if (progress.bytes_per_second) parts.push(`${bytes(progress.bytes_per_second)}/s`);
   }
+  if (progress.seconds_left !== null) parts.push(`about ${seconds(progress.seconds_left)} left`);
   if (progress.stalled) parts.push("nothing has moved for long");
   byId("phase-detail").textContent = parts.join(" · ");
 }

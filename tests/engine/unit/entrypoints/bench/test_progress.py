@@ -33,16 +33,34 @@ def test_a_log_has_a_line_every_ten_seconds_and_one_at_the_end() -> None:
     assert len(lines) == 8
     first = "4 requests/s: 0 of 3 answered, 2 in flight, 0 failed, 0 output tok/s, 0:10"
     assert lines[0] == first
-    last = "4 requests/s: 2 of 3 answered, 0 in flight, 1 failed, 4 output tok/s, 1:15"
-    assert lines[-1] == last
+    answered, left = "4 requests/s: 2 of 3 answered", "about 38 s left"
+    assert lines[-1] == f"{answered}, {left}, 0 in flight, 1 failed, 4 output tok/s, 1:15"
 
 
 def test_a_terminal_has_one_line_that_is_redrawn() -> None:
     out = Terminal()
     run_virtually(run(out))
     assert out.getvalue().count("\n") == 1
-    assert out.getvalue().endswith("1:15\n")
+    assert out.getvalue().endswith("\n")
+    assert (
+        out.getvalue()
+        .rpartition("\r")[2]
+        .startswith("\x1b[2K4 requests/s: 2 of 3 answered, about 38")
+    )
     assert out.getvalue().count("\r\x1b[2K") > 250
+
+
+def test_a_run_that_has_all_answers_has_nothing_left() -> None:
+    async def whole(out: io.StringIO) -> None:
+        progress = Progress("1 at a time", 1)
+        async with shown(progress, out):
+            progress.sent()
+            await asyncio.sleep(5)
+            progress.answered(Exchange(output_tokens=3))
+
+    out = io.StringIO()
+    run_virtually(whole(out))
+    assert out.getvalue().endswith("0:05\n")
 
 
 def test_nothing_is_shown_to_who_wants_nothing() -> None:

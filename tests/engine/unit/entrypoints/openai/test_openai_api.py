@@ -383,6 +383,10 @@ async def test_a_slow_start_outlives_its_budget_and_a_stalled_one_fails_liveness
             return startup, live
 
         assert await answers() == (503, 200)
+        now = 12.0
+        rig.state.timeline.note("loading weights", 0.5)
+        progress = (await rig.client.get("/startup")).json()["progress"]
+        assert (progress["fraction"], progress["seconds_left"]) == (0.5, 12.0)
         now = 99.0
         assert await answers() == (200, 200)
         now = 300.0

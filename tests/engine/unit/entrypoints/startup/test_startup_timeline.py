@@ -33,6 +33,14 @@ def test_progress_has_bytes_and_their_rate() -> None:
     assert shown["bytes_per_second"] == GB // 5
     assert (shown["seconds_without_progress"], shown["elapsed_seconds"]) == (1.0, 26.0)
     assert shown["stalled"] is False
+    assert shown["seconds_left"] == 29.0  # 20 s for 40 %, a second ago
+    clock.now = 90.0
+    assert timeline.progress()["seconds_left"] == 0.0  # never below
+    timeline.note("compiling kernels", 0.0)
+    assert timeline.progress()["seconds_left"] is None
+    clock.now = 100.0
+    timeline.note("compiling kernels", 0.25)
+    assert timeline.progress()["seconds_left"] == 30.0
 
 
 def test_a_slow_start_outlives_its_budget_and_a_stalled_one_is_overdue() -> None:
