@@ -149,7 +149,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         ),
         _adapters(situation),
         canary_progressing(situation.canary, situation.report),
-        slo_met(situation.serving, situation.engines),
+        slo_met(situation.plan, situation.serving, situation.engines),
         steps_as_predicted(situation.serving, situation.engines),
         devices_verdict(situation.surveyed.devices),
         suspended_verdict(situation.observed, asked=situation.subject.suspended),

@@ -429,7 +429,7 @@ def test_each_role_reports_its_own_target() -> None:
     late = EngineOutlook(9.0, 0.2, "compute", None, (), ())
     view = EngineView(latencies=Latencies((("pod", late),), None))
     decode = plan(**GPU, slo={"ttft": "2s", "itl": "50ms"}, **DIVIDED)
-    answering, computing = (slo_met(each, view) for each in (decode, prefill_of(decode)))
+    answering, computing = (slo_met(each, each, view) for each in (decode, prefill_of(decode)))
     assert answering is not None
     assert answering.message.startswith("decode pods, p90: next token predicted 200 ms of 50 ms")
     assert "first token" not in answering.message
@@ -437,7 +437,40 @@ def test_each_role_reports_its_own_target() -> None:
     assert computing is not None
     assert computing.message.startswith("prefill pods, p90: first token predicted 9 s of 2 s")
     assert "spec.disaggregation.prefill of chat" in computing.message
-    assert slo_met(plan(**GPU, slo={"ttft": "2s"}, **DIVIDED), view) is None
+    without = plan(**GPU, slo={"ttft": "2s"}, **DIVIDED)
+    assert slo_met(without, without, view) is None
+
+
+_TARGETS = ({}, {"ttft": "2s"}, {"itl": "50ms"}, {"ttft": "2s", "itl": "50ms"})
+_SHAPES = tuple({"slo": slo, **shape} for slo in _TARGETS for shape in ({}, DIVIDED))
+
+
+@pytest.mark.parametrize("asked", [*_SHAPES, None])
+@pytest.mark.parametrize("serving", _SHAPES)
+def test_targets_are_reported_while_pods_of_another_division_serve(
+    asked: Mapping[str, Any] | None, serving: Mapping[str, Any]
+) -> None:
+    """A rollout between divided and whole pods changes the targets of those that serve."""
+    view = EngineView(
+        latencies=Latencies((("pod", EngineOutlook(1.0, 0.1, "", None, (), ())),), None)
+    )
+    wanted = None if asked is None else plan(**GPU, **asked)
+    there = plan(**GPU, **serving)
+    found = slo_met(wanted, there, view)
+    has_own = there.integrations.slo is not None
+    if wanted is None:
+        assert (found is not None) == has_own, "a rejected spec changes nothing"
+    elif not asked["slo"]:
+        assert found is None
+    elif has_own:
+        assert found is not None
+        assert found.reason is not Reason.NO_LATENCIES, "serving pods are measured by their own"
+    elif wanted.integrations.slo is not None:
+        assert found is not None
+        assert (found.status, found.reason) == ("Unknown", Reason.NO_LATENCIES)
+        assert "of a revision without targets" in found.message
+    else:
+        assert found is None, "the prefill pods report the only target"
 
 
 @pytest.mark.parametrize("copies", [1, 4])

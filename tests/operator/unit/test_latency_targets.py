@@ -21,6 +21,7 @@ from atom_operator.domain import (
     Latencies,
     ObjectKey,
     PartedSteps,
+    Plan,
     SeenLatencies,
 )
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
@@ -29,6 +30,7 @@ from atom_operator.plan_report import facts
 from atom_operator.pods.engine_metrics import parse_metrics
 from atom_operator.pods.histograms import added, quantile, since
 from atom_operator.reconcile.latencies.latency_window import LatencyWindow
+from atom_operator.status.conditions import Verdict
 from atom_operator.status.slo.slo_met import slo_met
 from atom_operator.status.slo.steps_as_predicted import steps_as_predicted
 from atom_operator.status.slo.steps_status import steps_status
@@ -256,14 +258,19 @@ def view(*engines: EngineOutlook, seen: SeenLatencies | None = None, **more: Any
     return EngineView(latencies=Latencies(predicted, seen, **more))
 
 
+def met(planned: Plan, engines: EngineView) -> Verdict | None:
+    """Judge pods that all are as asked for."""
+    return slo_met(planned, planned, engines)
+
+
 def test_targets_that_are_kept_are_reported_with_their_numbers() -> None:
-    found = slo_met(plan(slo=BOTH), view(outlook(0.5, 0.02)))
+    found = met(plan(slo=BOTH), view(outlook(0.5, 0.02)))
     assert found is not None
     assert (found.status, found.reason) == ("True", Reason.TARGETS_MET)
     assert "500 ms of 2 s" in found.message
     assert "20 ms of 50 ms" in found.message
-    assert slo_met(plan(), view(outlook())) is None
-    unknown = slo_met(plan(slo=BOTH), view())
+    assert met(plan(), view(outlook())) is None
+    unknown = met(plan(slo=BOTH), view())
     assert unknown is not None
     assert unknown.status == "Unknown"
 
@@ -280,7 +287,7 @@ def test_targets_that_are_kept_are_reported_with_their_numbers() -> None:
 def test_a_late_first_token_names_its_resource_and_the_remedy(
     limit: str, reason: Reason, remedy: str
 ) -> None:
-    found = slo_met(plan(slo=BOTH), view(outlook(9.0, limit=limit), outlook(0.1)))
+    found = met(plan(slo=BOTH), view(outlook(9.0, limit=limit), outlook(0.1)))
     assert found is not None
     assert (found.status, found.reason) == ("False", reason)
     assert remedy in found.message
@@ -289,7 +296,7 @@ def test_a_late_first_token_names_its_resource_and_the_remedy(
 
 
 def test_late_next_tokens_are_long_steps() -> None:
-    found = slo_met(plan(slo=BOTH), view(outlook(0.1, 0.2, limit="kv_cache")))
+    found = met(plan(slo=BOTH), view(outlook(0.1, 0.2, limit="kv_cache")))
     assert found is not None
     assert found.reason is Reason.STEPS_TOO_LONG
     assert "spec.parallelism.tensor" in found.message
@@ -298,18 +305,18 @@ def test_late_next_tokens_are_long_steps() -> None:
 def test_seen_latencies_decide_if_there_are_enough() -> None:
     late = SeenLatencies(300.0, buckets(*[2.4] * 30), buckets(*[0.01] * 30))
     few = SeenLatencies(300.0, buckets(2.4), ())
-    found = slo_met(plan(slo=BOTH), view(outlook(0.1), seen=late))
+    found = met(plan(slo=BOTH), view(outlook(0.1), seen=late))
     assert found is not None
     assert found.status == "False"
     assert "seen" in found.message
     assert "now 100 ms predicted" in found.message
-    kept = slo_met(plan(slo=BOTH), view(outlook(0.1), seen=few))
+    kept = met(plan(slo=BOTH), view(outlook(0.1), seen=few))
     assert kept is not None
     assert kept.status == "True"
 
 
 def test_a_missed_target_says_how_far_the_autoscaler_can_go() -> None:
-    found = slo_met(scaled(BOTH), view(outlook(9.0, limit="compute")))
+    found = met(scaled(BOTH), view(outlook(9.0, limit="compute")))
     assert found is not None
     assert "maxReplicas (4)" in found.message
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from atom_operator.constants import LABEL_DEPLOYMENT
+from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_LLM_D_ROLE
 from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from tests.support.operator_life.callers import misled
@@ -160,7 +160,13 @@ class WiderPromises:
         is_asked = bool(asked - _elsewhere(spec))
         if is_asked != ("SloMet" in told):
             return f"targets are asked for: {is_asked}, and SloMet is {told.get('SloMet')}"
+        if "ttft" in asked and self._decode_pods_serve():
+            return None  # whole pods are asked for, and those that serve decide no first token
         return self._signal_differs(spec) if "canary" not in spec else None
+
+    def _decode_pods_serve(self) -> bool:
+        pods = self.life.cluster.serving(self.life.name)
+        return any(LABEL_LLM_D_ROLE in pod["metadata"]["labels"] for pod in pods)
 
     @promise("targets-are-reported")
     def _signal_differs(self, spec: Mapping[str, Any]) -> str | None:

@@ -42,12 +42,18 @@ _STEPS = (
 )
 
 
-def slo_met(plan: Plan | None, engines: EngineView) -> Verdict | None:
-    """Return whether the targets are kept; None without targets."""
+def slo_met(asked: Plan | None, serving: Plan | None, engines: EngineView) -> Verdict | None:
+    """Return whether the pods that serve keep the targets; None if the newest spec has no targets.
+    asked: the plan of the newest spec, None if that is not accepted."""
+    if asked is not None and not asked.spec.asked.get("slo"):
+        return None
+    kind, found, plan = ConditionType.SLO_MET, engines.latencies, serving
     slo = plan.integrations.slo if plan is not None else None
     if plan is None or slo is None:
-        return None
-    kind, found = ConditionType.SLO_MET, engines.latencies
+        if asked is None or asked.integrations.slo is None:
+            return None
+        words = "the pods that serve are of a revision without targets of their own"
+        return Verdict(kind, "Unknown", Reason.NO_LATENCIES, words)
     if found is None or not found.predicted:
         words = "no serving pod has predicted or measured latencies yet"
         return Verdict(kind, "Unknown", Reason.NO_LATENCIES, words)
