@@ -33,6 +33,11 @@ class Broken:
     words: str
     story: Story
 
+    @property
+    def cause(self) -> str:
+        """Return the promise in a line, without its circumstances."""
+        return self.words.partition("\n")[0]
+
     def __str__(self) -> str:
         return f"{self.kind} seed {self.seed}: {self.words}\n{self.story}"
 
