@@ -251,6 +251,12 @@ class Observed:
         return tuple(pod for pod in self.leaving if self._is_charged(pod.charged_until))
 
     @property
+    def places_left_soon(self) -> int:
+        """Count the pods that end on a node, and hold its devices until then. One that stays for
+        long is on a lost node, and does not count."""
+        return sum(pod.node is not None for pod in self.leaving_charged)
+
+    @property
     def serving(self) -> Mapping[str, int]:
         """Count the replicas that serve, by revision. Without pods in sight the workload's own
         count is that of the revision that it asks for."""

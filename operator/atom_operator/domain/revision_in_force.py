@@ -42,7 +42,8 @@ class PrefillState:
     """The AtomDeployment of the prefill pods, as its own status reports it.
 
     spec: as it is stored; goes_with: the digest of the request for decode pods that it was written
-    for; words: its most important condition; is_ready: its condition Ready is True.
+    for; words: its most important condition; is_ready: its condition Ready is True; ending: its old
+    pods that hold devices until they have ended.
     """
 
     name: str
@@ -54,6 +55,7 @@ class PrefillState:
     replicas: int = 0
     ready_replicas: int = 0
     revision: str | None = None
+    ending: int = 0
 
     def is_ahead(self, decode_digest: str | None) -> bool:
         """Return whether the decode pods, which were written for the request of this digest, are

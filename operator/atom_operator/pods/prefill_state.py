@@ -50,6 +50,7 @@ def state_of(manifest: Manifest | None) -> PrefillState | None:
         replicas=_asked(status),
         ready_replicas=int(status.get("readyReplicas") or 0),
         revision=status.get("revision"),
+        ending=int((status.get("rollout") or {}).get("ending") or 0),
     )
 
 

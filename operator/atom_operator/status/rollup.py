@@ -36,7 +36,12 @@ from atom_operator.status.integrations_ready import (
 from atom_operator.status.kstatus import kstatus_verdicts
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
-from atom_operator.status.roles.role_conditions import pair_progress, pair_status, pair_verdicts
+from atom_operator.status.roles.role_conditions import (
+    pair_progress,
+    pair_status,
+    pair_verdicts,
+    prefill_pods_that_end,
+)
 from atom_operator.status.silent_nodes import silent_verdict
 from atom_operator.status.sleep import sleep_status
 from atom_operator.status.slo.slo_met import slo_met
@@ -88,6 +93,8 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
         }
         if deployment.notes.rollback is not None:
             status["rollout"]["failedRevision"] = deployment.notes.rollback.failed
+        if ending := prefill_pods_that_end(situation, now):
+            status["rollout"]["ending"] = ending
         if waits := situation.rollout_waits or situation.defaults_wait:
             status["rollout"]["waits"] = waits
     capacity = capacity_status(situation.capacity_in_force, situation.engines.measured)

@@ -214,6 +214,9 @@ class RolloutStatus(ApiModel):
     """Pods of the latest revision."""
     ready: int
     """Ready pods of any revision."""
+    ending: int | None = None
+    """Old prefill pods that still end: decode pods of a new revision start after them. Absent if
+    none does."""
     failed_revision: str | None = None
     """The revision of the spec that did not become ready, so that the last ready revision runs.
     Absent while the revision of the spec runs."""

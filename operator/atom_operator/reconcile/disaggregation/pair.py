@@ -1,7 +1,8 @@
 """The order in which the pods of a pair change: prefill pods first, then decode pods. Pure.
 
 A rollout of both is one: its window and its turn count once, when it begins. The decode pods keep
-their revision until every prefill pod has the new one, so that at most one pod of both roles is
+their revision until every prefill pod has the new one and the old ones have ended: the device by
+which prefill pods were replaced is then free for decode pods. So at most one pod of both roles is
 away for the rollout, and one role serves always. After a rollback of the decode pods, the prefill
 pods follow them back.
 """
@@ -64,9 +65,11 @@ class Pair:
             return RolloutWait("the prefill pods start first", is_pair=True)
         if self.changes_prefill:
             return RolloutWait("the prefill pods are replaced first", is_pair=True)
-        if self.seen.phase is PrefillPhase.COMPLETE:
-            return None
         words = f"the prefill pods are replaced first: {self.seen.name}: {self.seen.words}"
+        if self.seen.phase is PrefillPhase.COMPLETE:
+            if not self.seen.ending:
+                return None
+            words = f"old prefill pods end, whose devices are free then: {self.seen.ending}"
         return RolloutWait(words, is_pair=True)
 
 
@@ -111,7 +114,8 @@ def prefill_to_write(
     if wanted is None:
         return Written()
     changes = seen is not None and pods_digest(wanted) != pods_digest(seen.spec)
-    if changes and waits is None and _decode_pods_roll(pair.observed):
+    goes_back = not runs_asked and _go_back(pair.observed)
+    if changes and waits is None and (goes_back or _decode_pods_roll(pair.observed)):
         return _unchanged(identity, replace(pair, wanted=wanted))
     return Written(prefill_deployment(identity, wanted, source.spec.digest))
 
@@ -147,10 +151,21 @@ def _unchanged(identity: Identity, pair: Pair) -> Written:
     return Written(prefill_deployment(identity, spec, pair.seen.goes_with or ""))
 
 
-def _decode_pods_roll(observed: Observed) -> bool:
-    """Return whether decode pods are being replaced and the first new one serves: no pod of the
-    other role is stopped meanwhile. A rollout without one may need the next spec to continue."""
+def _go_back(observed: Observed) -> bool:
+    """Return whether decode pods that failed still exist: the prefill pods go back after them."""
     running = observed.deployment
+    if running is None or not running.desired:
+        return False
+    return running.notes.rollback is None or running.replicas > running.updated
+
+
+def _decode_pods_roll(observed: Observed) -> bool:
+    """Return whether decode pods are being replaced and the first new one serves, or old ones end:
+    no pod of the other role is stopped meanwhile. A rollout without one may need the next spec to
+    continue."""
+    running = observed.deployment
+    if observed.places_left_soon:
+        return True
     if running is None or running.complete or running.progress.paused or not running.desired:
         return False
     if running.progress.stalled_message is not None or running.replicas <= running.updated:

@@ -6,6 +6,8 @@ The decode pods are those of the AtomDeployment itself, which every other condit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
@@ -57,6 +59,14 @@ def pair_status(situation: StatusInputs) -> dict[str, Any] | None:
         return {"decode": decode}
     counts = (prefill.replicas, prefill.ready_replicas, prefill.revision)
     return {"prefill": _role(prefill.name, *counts), "decode": decode}
+
+
+def prefill_pods_that_end(situation: StatusInputs, now: datetime) -> int:
+    """Count the old pods of prefill pods that still hold their devices; none of other pods."""
+    transfer = situation.run.engine.serving.transfer if situation.run is not None else None
+    if transfer is None or not transfer.computes_prompts:
+        return 0
+    return replace(situation.observed, at=now).places_left_soon
 
 
 def _role(name: str, replicas: int, ready: int, revision: str | None) -> dict[str, Any]:
