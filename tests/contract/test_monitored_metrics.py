@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from atom.entrypoints.metrics.transfers import transfer_metrics
 from atom.entrypoints.outlook.metrics import outlook_metrics
+from atom.metrics import TransferMetrics
 from atom.model_engine.front.admission.expectations import Expected
 from atom.model_engine.wire.outlook_body import Limit
 from atom_operator.children.autoscaling.autoscaler import autoscaler
@@ -25,18 +28,32 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
 _METRIC = re.compile(r"\batom:[a-z0-9_]+")
-_SLO = {"ttft": "2s", "itl": "50ms", "percentile": 90}
+_SLO: dict[str, Any] = {"ttft": "2s", "itl": "50ms", "percentile": 90}
+_DIVIDED: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-8B"},
+    "accelerator": {"type": "amd", "product": "MI300X"},
+    "disaggregation": {"prefill": {}},
+}
 SITE = Site(addresses=SiteAddresses(prometheus="http://prometheus.test"))
+
+
+# Of a plan with targets of latency, and of the decode pods of a divided one.
+ALERTS = list(
+    {
+        each["alert"]: each for made in (_DIVIDED, {"slo": _SLO}) for each in alerts(plan(**made))
+    }.values()
+)
 
 
 def queries() -> Iterator[tuple[str, str]]:
     """A name for people, and a query."""
     made = plan(site=SITE, slo=_SLO, autoscaling={"maxReplicas": 3})
-    for alert in alerts(made):
-        yield alert["alert"], alert["expr"]
-    for panel in dashboard(made.identity.key)["panels"]:
-        for target in panel["targets"]:
-            yield panel["title"], target["expr"]
+    for each in (made, plan(**_DIVIDED)):
+        for alert in alerts(each):
+            yield alert["alert"], alert["expr"]
+        for panel in dashboard(each)["panels"]:
+            for target in panel["targets"]:
+                yield panel["title"], target["expr"]
     wanted = made.integrations.autoscaling
     assert wanted is not None
     for trigger in autoscaler(made, wanted)["spec"]["triggers"]:
@@ -50,11 +67,14 @@ async def names_of_the_engine(tmp_path: Path) -> set[str]:
         # With the tiers of the KV cache.
         rig.core.report_stats(requests_running=1, offload_pages=1, offload_disk_size_bytes=1)
         await eventually(lambda: rig.engine.stats is not None, "statistics came")
-        text = (await rig.client.get("/metrics")).text
+        text, stats = (await rig.client.get("/metrics")).text, rig.engine.stats
+    assert stats is not None
     expected = Expected(1.0, 0.1, 0.01, Limit.NOTHING)
     # With steps beside the measured table of a card, which a CPU has not.
     beside = outlook_metrics("model", expected, step_seconds=1.0, ratio=1.0)
-    known = {sample.name for metric in beside for sample in metric.samples}
+    # With the exchange of pages, of a server with --kv-transfer-config.
+    moved = transfer_metrics(stats, TransferMetrics(), "model")
+    known = {sample.name for metric in (*beside, *moved) for sample in metric.samples}
     return known | {
         line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[:1] != "#"
     }
@@ -72,7 +92,7 @@ async def test_every_query_names_metrics_that_the_engine_has(tmp_path: Path) -> 
 
 def test_prometheus_itself_takes_every_alert_and_query(tmp_path: Path) -> None:
     """By `promtool check rules`; dashboards' and autoscalers' queries go as recorded ones."""
-    assert_rules(alerts(plan(site=SITE, slo=_SLO)), tmp_path)
+    assert_rules(ALERTS, tmp_path)
     asked = [
         {"record": f"query_{number}", "expr": query.replace("$__rate_interval", "5m")}
         for number, (_, query) in enumerate(queries())
@@ -98,7 +118,7 @@ async def test_the_adapters_rules_in_the_guide_name_metrics_that_the_engine_has(
     assert asked <= served
 
 
-@pytest.mark.parametrize("alert", alerts(plan(slo=_SLO)), ids=lambda alert: str(alert["alert"]))
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
 def test_every_alert_has_a_runbook_that_says_what_to_do(alert: dict[str, object]) -> None:
     annotations = alert["annotations"]
     assert isinstance(annotations, dict)
@@ -109,7 +129,7 @@ def test_every_alert_has_a_runbook_that_says_what_to_do(alert: dict[str, object]
 
 
 def test_every_runbook_belongs_to_an_alert() -> None:
-    names = {str(alert["alert"]) for alert in alerts(plan(slo=_SLO))}
+    names = {str(alert["alert"]) for alert in ALERTS}
     chart = (ROOT / "charts" / "atom-operator" / "templates" / "monitoring.yaml").read_text()
     names |= set(re.findall(r"alert: (\w+)", chart))
     assert {path.stem for path in RUNBOOKS.glob("*.md")} == names
@@ -130,3 +150,19 @@ def test_silence_at_zero_replicas_is_no_outage() -> None:
     assert "absent(" not in outage["expr"]
     (usual,) = [alert for alert in alerts(plan(slo=_SLO)) if alert["alert"] == "AtomNoReplicaReady"]
     assert "absent(" in usual["expr"]
+
+
+def test_rows_of_roles_and_targets_are_those_of_the_spec() -> None:
+    def titles(**changes: Any) -> list[str]:
+        return [panel["title"] for panel in dashboard(plan(**changes))["panels"]]
+
+    usual, divided, promised = titles(), titles(**_DIVIDED), titles(slo=_SLO)
+    assert [title for title in divided if title not in usual] == [
+        "KV cache moved between prefill and decode",
+        "Decode legs by the origin of their prompt, per second",
+        "Prompts kept for decode, and pages lost per second",
+    ]
+    assert [title for title in promised if title not in usual] == [
+        "Predicted latency by its target, missed above 1"
+    ]
+    assert [alert["alert"] for alert in alerts(plan(**_DIVIDED))][-1] == "AtomKvTransfersFail"

@@ -172,6 +172,12 @@ async def test_servers_that_cannot_be_used_say_why(rig: AppRig, port: int) -> No
         with mcp_server(port):
             await servers.get_by_role("button", name="Try again").click()
             await expect(servers.get_by_text("2 tools")).to_be_visible()
+        await servers.get_by_role("button", name=f"Remove {address}").click()
+        with mcp_server(port, pages="signed"):
+            await add(page, address)
+            await expect(alert).to_contain_text(
+                "wants a sign-in (OAuth) at https://sign-in.example.com, which this page does not"
+            )
         await add(page, "localhost:9/mcp")
         await expect(page.locator("#mcp-note")).to_contain_text("is no address of a server")
         found.faults.clear()  # Chromium tells of each of these

@@ -10,8 +10,9 @@ import json
 from typing import Any
 
 from atom_operator.children import naming
+from atom_operator.children.autoscaling.latency_signal import latency_ratio
 from atom_operator.children.series import Selector, selector_of
-from atom_operator.domain import Identity, Manifest, ObjectKey
+from atom_operator.domain import Manifest, Plan
 from atom_operator.integration_values import Labels
 
 _SIDECAR_LABEL = {"grafana_dashboard": "1"}
@@ -20,11 +21,12 @@ _PANELS_PER_ROW, _WIDTH, _HEIGHT = 2, 12, 8
 _Panel = tuple[str, str, tuple[tuple[str, str], ...]]  # title, unit, (query, legend)
 
 
-def dashboard_config_map(identity: Identity, labels: Labels) -> Manifest:
+def dashboard_config_map(plan: Plan, labels: Labels) -> Manifest:
     """Render the ConfigMap; its one key is the dashboard's file name."""
+    identity = plan.identity
     metadata = naming.metadata(identity, naming.dashboard_name(identity.key))
     metadata["labels"] = {**_SIDECAR_LABEL, **labels, **metadata["labels"]}
-    text = json.dumps(dashboard(identity.key), indent=1, sort_keys=True)
+    text = json.dumps(dashboard(plan), indent=1, sort_keys=True)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -33,10 +35,13 @@ def dashboard_config_map(identity: Identity, labels: Labels) -> Manifest:
     }
 
 
-def dashboard(key: ObjectKey) -> dict[str, Any]:
+def dashboard(plan: Plan) -> dict[str, Any]:
     """Render the dashboard as Grafana imports it."""
+    key = plan.identity.key
     title = f"ATOM {key.namespace}/{key.name}"
-    panels = [_panel(number, item) for number, item in enumerate(_panels(selector_of(key)))]
+    of = selector_of(key)
+    wanted = [*_slo_panels(plan, of), *_panels(of), *_transfer_panels(plan, of)]
+    panels = [_panel(number, item) for number, item in enumerate(wanted)]
     return {
         "title": title,
         "uid": naming.short_hash(f"{key.namespace}/{key.name}"),
@@ -156,6 +161,46 @@ def _tier_panels(of: Selector) -> list[_Panel]:
             "Pages that were not written, per second",
             "short",
             ((f"sum by (reason) (rate({dropped}[5m]))", "{{reason}}"),),
+        ),
+    ]
+
+
+def _slo_panels(plan: Plan, of: Selector) -> list[_Panel]:
+    """Return the panel of spec.slo's targets, if there are any."""
+    slo = plan.integrations.slo
+    if slo is None:
+        return []
+    ratio = latency_ratio(of, slo)
+    return [("Predicted latency by its target, missed above 1", "short", ((ratio, "latency"),))]
+
+
+def _transfer_panels(plan: Plan, of: Selector) -> list[_Panel]:
+    """Return the panels of the pages that prefill and decode pods exchange, if pods have roles."""
+    if plan.engine.serving.transfer is None:
+        return []
+    moved, legs = of("atom:kv_transfer_bytes_total"), of("atom:kv_transfer_requests_total")
+    expired, damaged = (
+        of(f"atom:kv_transfer_{name}_total") for name in ("expired", "checksum_errors")
+    )
+    return [
+        (
+            "KV cache moved between prefill and decode",
+            "Bps",
+            ((f"sum by (direction) (rate({moved}[5m]))", "{{direction}}"),),
+        ),
+        (
+            "Decode legs by the origin of their prompt, per second",
+            "reqps",
+            ((f"sum by (result) (rate({legs}[5m]))", "{{result}}"),),
+        ),
+        (
+            "Prompts kept for decode, and pages lost per second",
+            "short",
+            (
+                (f"sum({of('atom:kv_transfer_tickets')})", "kept prompts"),
+                (f"sum(rate({expired}[5m]))", "expired prompts"),
+                (f"sum(rate({damaged}[5m]))", "damaged pages"),
+            ),
         ),
     ]
 

@@ -27,6 +27,7 @@ from atom_operator.kinds import POD_MONITOR, PROMETHEUS_RULE
 RUNBOOKS = "docs/runbooks"
 _SATURATED = 0.95
 _SLOW_FIRST_TOKEN_SECONDS = 10
+_LOST_TRANSFERS = 0.1  # of the prompts that a prefill pod computed
 
 
 def pod_monitor(identity: Identity, selected: dict[str, str], wanted: PodMonitoring) -> Manifest:
@@ -87,6 +88,7 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
         *_outages(plan, of, what),
         *_overload(plan.engine, plan.integrations, of, what),
         *_speed(plan.integrations, of, what),
+        *_transfers(plan, of, what),
     ]
     return [_alert(plan.identity.key, base, item) for item in found]
 
@@ -188,6 +190,24 @@ def _speed(integrations: Integrations, of: Selector, what: str) -> list[_Alert]:
             )
         )
     return found
+
+
+def _transfers(plan: Plan, of: Selector, what: str) -> list[_Alert]:
+    """Return the alert about pages that do not reach decode pods, if the pods decode."""
+    transfer = plan.engine.serving.transfer
+    if transfer is None or transfer.computes_prompts:
+        return []
+    legs = of("atom:kv_transfer_requests_total")
+    lost = legs.removesuffix("}") + ',result=~"recomputed|failed"}'
+    return [
+        _Alert(
+            "AtomKvTransfersFail",
+            "warning",
+            "10m",
+            f"sum(rate({lost}[5m])) / sum(rate({legs}[5m])) > {_LOST_TRANSFERS:g}",
+            f"decode pods of {what} compute prompts whose KV pages did not arrive",
+        )
+    ]
 
 
 def _alert(key: ObjectKey, base: str | None, alert: _Alert) -> dict[str, Any]:

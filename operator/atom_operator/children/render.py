@@ -128,7 +128,7 @@ def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
     if asked.monitoring.alerts is not None:
         yield PROMETHEUS_RULE, prometheus_rule(plan, asked.monitoring.alerts)
     if asked.monitoring.dashboard is not None:
-        yield CONFIG_MAP, dashboard_config_map(plan.identity, asked.monitoring.dashboard)
+        yield CONFIG_MAP, dashboard_config_map(plan, asked.monitoring.dashboard)
 
 
 def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:

@@ -163,10 +163,25 @@ export class McpSession {
   async refusal(response) {
     const { status } = response;
     const text = await response.text().catch(() => "");
+    const signIn = status === 401 ? await this.signIn() : null;
+    if (signIn) return new McpError(`${this.origin} wants a sign-in (OAuth) at ${signIn}, which this page does not do: its policy keeps it from hosts that are no MCP servers. ${this.key ? "The token that is its key is wrong or has ended: get" : "Get"} an access token there, and give it as the key.`, status);
     if (status === 401 || status === 403) return new McpError(`${this.origin} refuses this page (${status}): ${this.key ? "the key is not the right one" : "it wants a key"}, or it does not take calls from ${location.origin}.`, status);
     if (!this.id && this.version && status === 400) return new McpError(`${this.origin} wants its session's id, which it does not show to pages: its CORS rules must expose the header Mcp-Session-Id.`, status);
     if (status === 404 || status === 405) return new McpError(`There is no MCP server at ${this.url} (${status}); the address of many ends in /mcp.`, status);
     return new McpError(`${this.origin} answers ${status}: ${said(text)}`, status);
+  }
+
+  // Returns the address of the sign-in that a server names by RFC 9728; null if it names none.
+  async signIn() {
+    const { pathname } = new URL(this.url);
+    for (const path of new Set([pathname.replace(/\/$/, ""), ""])) {
+      const address = `${this.origin}/.well-known/oauth-protected-resource${path}`;
+      const told = await fetch(address, { credentials: "omit", cache: "no-store", signal: AbortSignal.timeout(PROBE_MS) })
+        .then((response) => (response.ok ? response.json() : null)).catch(() => null);
+      const found = told?.authorization_servers?.[0];
+      if (typeof found === "string" && URL.canParse(found)) return new URL(found).origin;
+    }
+    return null;
   }
 
   // Tells apart why a browser gives no answer: it says the same of all reasons.
