@@ -8,6 +8,7 @@ benchmarks/workloads/divided_load.py.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import time
@@ -87,6 +88,8 @@ def ticket_of(row: FinishedRow) -> TicketNote:
 
 def _run(order: EngineOrder, pipe: Connection) -> None:
     os.environ.update(order.environment)
+    logging.basicConfig()
+    logging.getLogger("atom.model_engine.kv_transfer").setLevel(logging.INFO)  # names the transport
     try:
         engine = _Engine(order)
     except BaseException:
