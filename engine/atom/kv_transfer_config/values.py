@@ -11,9 +11,10 @@ PRIVATE_NETWORKS = (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "::1/128",
     "fc00::/7", "fe80::/10",
 )  # fmt: skip
-# By `transport`: common memory for engines on one host, NIXL and TCP.
+# By `transport`: devices' memory or common memory for engines on one host, NIXL and TCP.
 TRANSPORTS: dict[str, tuple[str, ...]] = {
-    "auto": ("shm", "tcp"), "shm": ("shm",), "nixl": ("nixl",), "tcp": ("tcp",),
+    "auto": ("shm", "tcp"), "ipc": ("ipc", "shm", "tcp"), "shm": ("shm",), "nixl": ("nixl",),
+    "tcp": ("tcp",),
 }  # fmt: skip
 WITH_NIXL = ("shm", "nixl", "tcp")
 

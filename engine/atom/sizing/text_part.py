@@ -158,7 +158,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "MiniMaxM3SparseForConditionalGeneration": Wrapper(
         "MiniMax-M3",
         "minimax_m3_vl",
-        dict.fromkeys(("minimax_m3_vl_text", "minimax_m3"), "MiniMaxM3VLForCausalLM"),
+        dict.fromkeys(("minimax_m3_vl_text", "minimax_m3"), "MiniMaxM3SparseForCausalLM"),
         _MINIMAX_M3,
     ),
     "Mistral3ForConditionalGeneration": Wrapper(
@@ -188,10 +188,10 @@ WRAPPERS: dict[str, Wrapper] = {
         "Llama 4", "llama4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
     ),
 }
-# Names of architectures that published checkpoints or transformers name otherwise.
+# transformers' names of architectures that published checkpoints name otherwise.
 _ALSO_NAMED = {
     "Kimi_K25ForConditionalGeneration": "KimiK25ForConditionalGeneration",
-    "MiniMaxM3SparseForCausalLM": "MiniMaxM3VLForCausalLM",
+    "MiniMaxM3VLForCausalLM": "MiniMaxM3SparseForCausalLM",
 }
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
 _DECODER_NAMES = ("language_model.model.", "model.language_model.")

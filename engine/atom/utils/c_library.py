@@ -133,3 +133,13 @@ def _check_owned(path: Path) -> None:
     about = path.stat()
     if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"{path} belongs to, or may be written by, somebody else")
+
+
+def loaded_library(name: str) -> str:
+    """Return the path of a library that torch has loaded already, of any version; its name if it
+    has not."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.rpartition(" ")[2]
+        if Path(path).name.startswith(name):
+            return path
+    return name

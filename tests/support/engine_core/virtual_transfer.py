@@ -112,6 +112,7 @@ class Contents:
         self._blocks = blocks
 
     copies_beside_steps = False
+    device_memory = None
 
     def page_bytes(self, group: int) -> int:
         return 8 * _PAGE_REPEATS

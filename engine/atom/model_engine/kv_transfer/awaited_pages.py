@@ -237,7 +237,9 @@ class AwaitedPages:
             self.speeds.came(page.ticket, len(page.payload))
             if self.pulls.written(page.ticket, page.number, now):
                 self.received_bytes_total += len(page.payload)
-        for page in (*news.written, *news.failed):
+        for page in news.damaged:
+            self.pulls.damaged(page.ticket, page.number, now)
+        for page in (*news.written, *news.failed, *news.damaged):
             self._channel.consumed(page)
 
     def _write_of(self, event: PageCame, now: float) -> PageWrite | None:

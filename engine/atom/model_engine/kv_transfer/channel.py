@@ -7,6 +7,7 @@ from typing import Protocol
 
 from atom.model_engine.kv_transfer.channel_events import ChannelEvent, PageCame, Place
 from atom.model_engine.kv_transfer.frames import Frame, Run
+from atom.model_engine.page_access import PageContent
 
 
 class Channel(Protocol):
@@ -43,7 +44,11 @@ class Channel(Protocol):
         """Send a frame to a consumer; nothing if it is gone."""
         ...
 
-    def send_page(self, link: int, ticket: str, number: int, page: bytes | memoryview) -> None:
+    def reads_device(self, link: int) -> bool:
+        """Return whether a consumer reads pages from this engine's device."""
+        ...
+
+    def send_page(self, link: int, ticket: str, number: int, page: PageContent) -> None:
         """Send a page with its checksum, which another thread computes, to a consumer; nothing if
         it is gone. number: in the ticket's want."""
         ...

@@ -6,10 +6,11 @@ from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from atom.model_engine.kv_transfer.frames import Refused, Want
+from atom.model_engine.page_access import PageContent
 
 
 class Place(NamedTuple):
@@ -50,13 +51,14 @@ class Welcomed:
 
 @dataclass(frozen=True, slots=True)
 class PageCame:
-    """A page of a ticket arrived; `whole` if its checksum agrees. payload: readable until the
-    channel hears that the page was consumed; connection: that it came by; at: see `Page`."""
+    """A page of a ticket arrived; `whole` if its checksum agrees, which is not known yet of a page
+    on a device. payload: readable until the channel hears that the page was consumed; connection:
+    that it came by; at: see `Page`."""
 
     place: Place
     ticket: str
     number: int
-    payload: bytes | memoryview
+    payload: PageContent
     whole: bool
     connection: int = 0
     at: int = -1
@@ -64,10 +66,11 @@ class PageCame:
 
 @dataclass(frozen=True, slots=True)
 class PagesWritten:
-    """Pages are in their blocks, except those that failed."""
+    """Pages are in their blocks, except those that failed, and those that arrived damaged."""
 
     written: list[PageCame]
     failed: list[PageCame]
+    damaged: list[PageCame] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

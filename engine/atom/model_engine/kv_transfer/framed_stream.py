@@ -24,6 +24,7 @@ from atom.model_engine.kv_transfer.frames import (
     frame_length,
 )
 from atom.model_engine.kv_transfer.page_ring import PageRing
+from atom.model_engine.page_access import DevicePage, PageContent
 
 HANDSHAKE_SECONDS = 5.0
 _STUCK_SECONDS = 30.0
@@ -36,7 +37,7 @@ class FramedStream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._queue: deque[tuple[Frame, bytes, bytes | memoryview]] = deque()
+        self._queue: deque[tuple[Frame, bytes, PageContent]] = deque()
         self._room = asyncio.Event()  # in the ring
         self._closed = False
         self.ring: PageRing | None = None
@@ -75,7 +76,7 @@ class FramedStream:
             self.ring.used(position)
             self._room.set()
 
-    def send(self, frame: Frame, payload: bytes | memoryview = b"") -> None:
+    def send(self, frame: Frame, payload: PageContent = b"") -> None:
         """Queue a frame, and a page whose bytes `count_unsent` has counted. Raises `FrameError` for
         a frame that is too long."""
         encoded = b"" if isinstance(frame, Page) else encode_frame(frame)
@@ -97,9 +98,10 @@ class FramedStream:
             return
         self.close()
 
-    async def _send_page(self, frame: Page, page: bytes | memoryview) -> None:
+    async def _send_page(self, frame: Page, page: PageContent) -> None:
         """Send a page by the common memory, once there is room, or behind its frame."""
         if self.ring is None:
+            assert not isinstance(page, DevicePage), "its consumer reads no device"
             self._writer.write(encode_frame(frame))
             self._writer.write(page)
             return

@@ -2,10 +2,10 @@
 
 A frame is its length, 4 bytes in network order, and that many bytes of msgpack: a map with the key
 `type`. A `Page` is followed by `size` bytes of a canonical page, unless these are in memory that
-both processes have mapped (page_ring.py), or that NIXL reads (nixl_agent.py). No frame
-is longer than 1 MiB, so that no peer can make this process allocate more before it is understood. A
-frame that is too long, of an unknown type or not of its type's shape is a `FrameError`: the
-connection then ends.
+both processes have mapped (page_ring.py), or that NIXL reads (nixl_agent.py). No frame is longer
+than 1 MiB, so that no peer can make this process allocate more before it is understood. A frame
+that is too long, of an unknown type or not of its type's shape is a `FrameError`: the connection
+then ends.
 
     consumer                          producer
     hello  ──────────────────────────▶  welcome, or refused with the field that differs
@@ -25,6 +25,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from atom.model_engine.page_access import DevicePage, PageContent
 from atom.model_engine.transfer_legs import Hex32, Name
 
 MOST_FRAME_BYTES = 1 << 20
@@ -46,7 +47,7 @@ class FrameError(Exception):
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The consumer's first frame. layout: digest of its cache layout, whose fields `facts` names
     one by one, so that a mismatch can be named. clock: its seconds since 1970; host: names its host
-    (page_ring.host_identity)."""
+    (page_ring.host_identity); device: the kind of its device's memory (DeviceMemory.kind)."""
 
     protocol: Number
     layout: Hex32
@@ -55,6 +56,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     transports: Annotated[list[Name], Meta(max_length=16)]
     clock: Seconds
     host: Name = ""
+    device: Name = ""
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -66,10 +68,19 @@ class Registered(msgspec.Struct, frozen=True):
     size: Annotated[int, Meta(ge=0, le=2**62)]
 
 
+class OnDevice(msgspec.Struct, frozen=True):
+    """Memory for pages on a device. handle: by which another process of the host maps it; size: in
+    bytes; device: its name."""
+
+    handle: Annotated[bytes, Meta(max_length=1 << 12)]
+    size: Annotated[int, Meta(gt=0, le=2**62)]
+    device: Name
+
+
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The producer's answer. boot_id: made when its process started; tp: ranks of a model copy;
     memory, key: of the memory for pages that it offers, by the name of its socket; else empty;
-    registered: the memory that it offers by NIXL."""
+    registered: the memory that it offers by NIXL; on_device: the memory of its device."""
 
     transport: Name
     engine_id: Name
@@ -79,6 +90,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     memory: Name = ""
     key: Name = ""
     registered: Registered | None = None
+    on_device: OnDevice | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -111,8 +123,9 @@ class Want(msgspec.Struct, frozen=True, tag="want"):
 
 
 class Page(msgspec.Struct, frozen=True, tag="page"):
-    """Announce a page of `size` bytes: the one with this number in a want. sum: xxh3-64 of them;
-    at: their position in the common memory, -1 if they follow the frame."""
+    """Announce a page of `size` bytes: the one with this number in a want. sum: xxh3-64 of them, or
+    the checksum of the devices' kernel if the page is on a device; at: their position in the common
+    memory, -1 if they follow the frame."""
 
     ticket: Hex32
     number: Number
@@ -168,9 +181,10 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Frame)
 
 
-def page_frame(ticket: str, number: int, page: bytes | memoryview) -> Page:
+def page_frame(ticket: str, number: int, page: PageContent) -> Page:
     """Announce a page, with its checksum."""
-    return Page(ticket, number, len(page), xxhash.xxh3_64_digest(page))
+    total = page.sum if isinstance(page, DevicePage) else xxhash.xxh3_64_digest(page)
+    return Page(ticket, number, len(page), total)
 
 
 def encode_frame(frame: Frame) -> bytes:

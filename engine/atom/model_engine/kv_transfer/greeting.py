@@ -14,7 +14,7 @@ from atom.kv_transfer_config.values import TRANSPORTS
 from atom.model_engine.kv_transfer.frames import Hello, Refused, Welcome
 from atom.model_engine.transfer_legs import PROTOCOL
 
-SHM, NIXL, TCP = "shm", "nixl", "tcp"
+IPC, SHM, NIXL, TCP = "ipc", "shm", "nixl", "tcp"
 _ABSENT = "absent"
 # Of the fields of the layout; every other one is a fact of the model or of its code.
 _REMEDIES = {
@@ -39,7 +39,7 @@ def remedy_of(field: str) -> str:
 class Greeting:
     """Describe one engine to others. layout: digest of `facts`, 32 hexadecimal digits; boot_id:
     made when the process started; ranks: that share a copy of the model; transports: that may be
-    used, fastest first; host: see page_ring.host_identity."""
+    used, fastest first; host: see page_ring.host_identity; device: see DeviceMemory.kind."""
 
     engine_id: str
     boot_id: str
@@ -48,11 +48,13 @@ class Greeting:
     ranks: int
     transports: tuple[str, ...] = TRANSPORTS["auto"]
     host: str = ""
+    device: str = ""
 
     def hello(self, clock: float) -> Hello:
         """Return a consumer's first frame. clock: seconds since 1970."""
         facts, transports = dict(self.facts), list(self.transports)
-        return Hello(PROTOCOL, self.layout, facts, self.engine_id, transports, clock, self.host)
+        own = self.engine_id, transports, clock, self.host, self.device
+        return Hello(PROTOCOL, self.layout, facts, *own)
 
     def answer(
         self, hello: Hello, clock: float, *, offers: Collection[str] = ()
@@ -65,7 +67,9 @@ class Greeting:
             return self._difference(hello)
         usable = {TCP, *offers}
         if not self.host or self.host != hello.host:
-            usable.discard(SHM)
+            usable -= {SHM, IPC}
+        if not self.device or self.device != hello.device:
+            usable.discard(IPC)
         for transport in self.transports:
             if transport in hello.transports and transport in usable:
                 return Welcome(transport, self.engine_id, self.boot_id, self.ranks, clock)

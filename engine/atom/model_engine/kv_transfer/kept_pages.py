@@ -293,7 +293,10 @@ class KeptPages:
         piece: list[tuple[int, int, int]] = []
         while sending.pages and sending.pages[0][1] == group and len(piece) < most:
             piece.append(sending.pages.popleft())
-        pages = self._pages.read(group, [block for _, _, block in piece])
+        blocks = [block for _, _, block in piece]
+        device = self._pages.device_memory
+        by_device = device is not None and self._channel.reads_device(sending.link)
+        pages = (device if device is not None and by_device else self._pages).read(group, blocks)
         for (number, _, _), page in zip(piece, pages, strict=True):
             self._channel.send_page(sending.link, sending.ticket, number, page)
             self.sent_bytes_total += len(page)

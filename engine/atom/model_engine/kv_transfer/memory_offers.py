@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import socket
 
-from atom.model_engine.kv_transfer.page_ring import PageRing
+from atom.model_engine.kv_transfer.page_ring import HostRing
 
 MOST_OFFERS = 16  # rings of one engine
 _KEY_CHARS = 32
@@ -26,15 +26,15 @@ class MemoryOffers:
     def __init__(self, most_page_bytes: int) -> None:
         self.name = f"atom-kv-{secrets.token_hex(8)}"
         self._most_page_bytes = most_page_bytes
-        self._rings: dict[str, PageRing] = {}
+        self._rings: dict[str, HostRing] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind(f"\0{self.name}")
         self._listener.listen()
 
-    def offer(self) -> tuple[str, PageRing]:
+    def offer(self) -> tuple[str, HostRing]:
         """Return a new ring, and the key that fetches it."""
-        key, ring = secrets.token_hex(_KEY_CHARS // 2), PageRing(self._most_page_bytes)
+        key, ring = secrets.token_hex(_KEY_CHARS // 2), HostRing(self._most_page_bytes)
         self._rings[key] = ring
         return key, ring
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from atom.kv_transfer_config.nixl_package import NIXL_REMEDY, nixl_package
 from atom.model_engine.kv_transfer.frames import Registered
-from atom.model_engine.kv_transfer.page_ring import PageRing, PageWindow
+from atom.model_engine.kv_transfer.page_ring import HostRing, PageWindow
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class NixlAgent:
         """Return whether another producer may be read from."""
         return self._peers.total() + len(self._lost) < MOST_WINDOWS
 
-    def offer(self, ring: PageRing) -> tuple[Registered, Any]:
+    def offer(self, ring: HostRing) -> tuple[Registered, Any]:
         """Register the memory of a ring; returns its address for a consumer, and the descriptors
         for `withdraw`."""
         memory = ring.memory

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from atom.model_engine.kv_transfer.channel_events import PageCame, PagesWritten
-from atom.model_engine.page_access import PageAccess
+from atom.model_engine.page_access import DevicePage, PageAccess
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +60,34 @@ class PageWriter:
 
     def _write(self, writes: Sequence[PageWrite], after: object | None) -> PagesWritten:
         """Write the pages of each group together."""
-        written: list[PageCame] = []
-        failed: list[PageCame] = []
+        news = PagesWritten([], [])
         for group in sorted({each.group for each in writes}):
             own = [each for each in writes if each.group == group]
-            pages = [each.page for each in own]
             try:
-                blocks = [each.block for each in own]
-                self._access.write(group, blocks, [page.payload for page in pages], after)
-                written += pages
+                whole = self._write_group(group, own, after)
             except Exception:
                 logger.exception("kv transfer: pages could not be written")
-                failed += pages
-        return PagesWritten(written, failed)
+                news.failed.extend(each.page for each in own)
+                continue
+            for each, is_whole in zip(own, whole, strict=True):
+                (news.written if is_whole else news.damaged).append(each.page)
+        return news
+
+    def _write_group(
+        self, group: int, writes: Sequence[PageWrite], after: object | None
+    ) -> list[bool]:
+        """Write pages of one group; returns which of them are whole."""
+        pages = [each.page.payload for each in writes]
+        held = {at: page for at, page in enumerate(pages) if isinstance(page, DevicePage)}
+        hosted = {at: page for at, page in enumerate(pages) if not isinstance(page, DevicePage)}
+        whole = [True] * len(pages)
+        if hosted:
+            blocks = [writes[at].block for at in hosted]
+            self._access.write(group, blocks, list(hosted.values()), after)
+        if held:
+            assert self._access.device_memory is not None, "pages come by what was agreed"
+            blocks = [writes[at].block for at in held]
+            found = self._access.device_memory.write(group, blocks, list(held.values()), after)
+            for at, is_whole in zip(held, found, strict=True):
+                whole[at] = is_whole
+        return whole

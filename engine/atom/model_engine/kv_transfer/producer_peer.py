@@ -11,9 +11,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
+import msgspec
 import xxhash
 
 from atom.model_engine.kv_transfer.channel_events import (
@@ -34,6 +35,7 @@ from atom.model_engine.kv_transfer.frames import (
     Have,
     Hello,
     Mapped,
+    OnDevice,
     Page,
     Refused,
     Run,
@@ -42,8 +44,15 @@ from atom.model_engine.kv_transfer.frames import (
     Welcome,
 )
 from atom.model_engine.kv_transfer.memory_offers import fetch_memory
-from atom.model_engine.kv_transfer.nixl_agent import NixlAgent, NixlError, RemoteWindow
-from atom.model_engine.kv_transfer.page_ring import PageWindow, map_window, ring_bytes
+from atom.model_engine.kv_transfer.nixl_agent import NixlError, RemoteWindow
+from atom.model_engine.kv_transfer.page_ring import (
+    DeviceWindow,
+    PageWindow,
+    map_window,
+    ring_bytes,
+)
+from atom.model_engine.kv_transfer.ring_offers import Movers
+from atom.model_engine.page_access import DevicePage, PageContent
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +65,12 @@ _MOST_WAITING = 4096  # frames before the producer has answered
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
     """Bound every producer. networks: those outside are not connected to; most_page_bytes: of one
-    page; may_inline: pages may come by the connection itself; nixl: reads their memory, if it may
-    be used."""
+    page; may_inline: pages may come by the connection itself; movers: read their memory."""
 
     networks: Sequence[IPv4Network | IPv6Network]
     most_page_bytes: int
     may_inline: bool = True
-    nixl: NixlAgent | None = None
+    movers: Movers = field(default_factory=Movers)
 
 
 class ProducerPeer:
@@ -165,18 +173,18 @@ class ProducerPeer:
 
     async def _connect(self) -> Refused | None:
         """Connect and greet; returns the producer's refusal, if it refuses."""
-        async with asyncio.timeout(CONNECT_SECONDS):
-            address = await self._address()
-            reader, writer = await asyncio.open_connection(address, self.place.port)
-        self._stream = FramedStream(reader, writer)
-        self._stream.send(self._hello)
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
-            answer = await self._stream.read()
+        answer = await self._greet(self._hello)
+        if isinstance(answer, Welcome) and answer.on_device and not self._maps(answer.on_device):
+            assert self._stream is not None
+            self._stream.close()
+            others = [each for each in self._hello.transports if each != answer.transport]
+            answer = await self._greet(msgspec.structs.replace(self._hello, transports=others))
         if isinstance(answer, Refused):
             return answer
-        if not isinstance(answer, Welcome):
-            raise FrameError(f"a {type(answer).__name__} instead of a welcome")
-        if answer.memory or answer.registered is not None:
+        assert self._stream is not None
+        if self._window is not None:
+            self._stream.send(Mapped())
+        elif answer.memory or answer.registered is not None:
             await self._map(answer, self._stream)
         by = "tcp" if self._window is None else answer.transport
         logger.info("kv transfer: pages of %s:%d come by %s", *self.place, by)
@@ -188,6 +196,37 @@ class ProducerPeer:
                 frame = Want(frame.ticket, self._boot_id, frame.runs, frame.first_token)
             self.send(frame)
         return None
+
+    async def _greet(self, hello: Hello) -> Welcome | Refused:
+        """Connect, and return the producer's answer."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            address = await self._address()
+            reader, writer = await asyncio.open_connection(address, self.place.port)
+        self._stream = FramedStream(reader, writer)
+        self._stream.send(hello)
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            answer = await self._stream.read()
+        if not isinstance(answer, Welcome | Refused):
+            raise FrameError(f"a {type(answer).__name__} instead of a welcome")
+        return answer
+
+    def _maps(self, offered: OnDevice) -> bool:
+        """Map the memory of the producer's device; returns whether it could be mapped."""
+        device = self._limits.movers.device
+        if device is None:
+            raise FrameError("memory of a device, which this engine did not ask for")
+        if offered.size > ring_bytes(self._limits.most_page_bytes):
+            raise FrameError(f"memory of {offered.size} bytes on a device, which is too much")
+        try:
+            self._window = DeviceWindow(device, offered.handle, offered.size)
+        except OSError as error:
+            logger.warning(
+                "kv transfer: the memory of %s, the device of %s:%d, cannot be mapped by %s: %s",
+                *(offered.device, *self.place, device.device_name, error),
+            )
+            return False
+        logger.info("kv transfer: %s reads %s", device.device_name, offered.device)
+        return True
 
     async def _map(self, answer: Welcome, stream: FramedStream) -> None:
         """Map the memory that the producer offers; pages follow their frames if it cannot be."""
@@ -204,9 +243,10 @@ class ProducerPeer:
         """Return this end of the memory that a welcome offers. Raises `OSError`."""
         if answer.registered is None:
             return map_window(await asyncio.to_thread(fetch_memory, answer.memory, answer.key))
-        if self._limits.nixl is None:
+        nixl = self._limits.movers.nixl
+        if nixl is None:
             raise FrameError("memory by NIXL, which this engine did not ask for")
-        return self._limits.nixl.open(answer.registered, ring_bytes(self._limits.most_page_bytes))
+        return nixl.open(answer.registered, ring_bytes(self._limits.most_page_bytes))
 
     async def _address(self) -> str:
         """Resolve the producer's name to an address that may be connected to."""
@@ -252,14 +292,14 @@ class ProducerPeer:
             raise FrameError(
                 f"a page of {page.size} bytes; pages have {self._limits.most_page_bytes}"
             )
-        payload: bytes | memoryview | None
+        payload: PageContent | None
         if page.at >= 0:
             if self._window is None:
                 raise FrameError("a page in memory that was not mapped")
             payload = self._window.page(page.at, page.size)
             if payload is None:  # a page that came before, or whose place was given back
                 return
-            if isinstance(self._window, RemoteWindow):
+            if isinstance(self._window, RemoteWindow) and isinstance(payload, memoryview):
                 task = asyncio.create_task(self._fetch(self._window, page, payload))
                 self._fetches.add(task)
                 task.add_done_callback(self._fetches.discard)
@@ -284,8 +324,11 @@ class ProducerPeer:
             return
         self._came(page, payload)
 
-    def _came(self, page: Page, payload: bytes | memoryview) -> None:
-        """Tell of a page whose bytes are here."""
-        whole = xxhash.xxh3_64_digest(payload) == page.sum
+    def _came(self, page: Page, payload: PageContent) -> None:
+        """Tell of a page whose bytes are here, or on a device, where they are proven later."""
+        if isinstance(payload, DevicePage):
+            payload, whole = replace(payload, sum=page.sum), True
+        else:
+            whole = xxhash.xxh3_64_digest(payload) == page.sum
         place = self.number, page.at
         self._tell(PageCame(self.place, page.ticket, page.number, payload, whole, *place))

@@ -99,6 +99,14 @@ class PullTable:
         self._end_complete(pull)
         return is_used
 
+    def damaged(self, ticket: str, number: int, now: float) -> None:
+        """Note a page that was written, and turned out to be damaged."""
+        pull = self._pulls.get(ticket)
+        if pull is not None:
+            self.page(ticket, number, now, whole=False)
+            pull.writing -= 1
+            self._end_complete(pull)
+
     def _end_complete(self, pull: Pull) -> None:
         if pull.is_complete and not pull.writing:
             self.fail([pull.ticket], PullEnd.MISSING)

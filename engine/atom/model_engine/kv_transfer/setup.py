@@ -14,17 +14,20 @@ from atom.model_engine.front.loras.adapter_digests import adapter_digest
 from atom.model_engine.front.weights_update import version_of
 from atom.model_engine.kv_transfer.cache_layout_digest import layout_digest, layout_facts
 from atom.model_engine.kv_transfer.cache_pages import CachePages
-from atom.model_engine.kv_transfer.greeting import NIXL, Greeting
+from atom.model_engine.kv_transfer.greeting import IPC, NIXL, Greeting
 from atom.model_engine.kv_transfer.nixl_agent import NixlAgent, NixlError
 from atom.model_engine.kv_transfer.page_ring import host_identity
+from atom.model_engine.kv_transfer.ring_offers import Movers
 from atom.model_engine.kv_transfer.side_channel import ChannelPlace, SideChannel
 from atom.model_engine.kv_transfer.transfer import KVTransfer
+from atom.model_engine.page_access import DeviceMemory
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.transfer_legs import TicketNote
 from atom.model_engine.wire.engine_protocol import EngineReport
 
 logger = logging.getLogger(__name__)
 
+_NO_DEVICE = "the KV cache is not on one GPU alone"
 _NO_CHECKPOINTS = (
     "there is no memory for checkpoints of states, so no pages are exchanged and every prompt is "
     "computed where it is answered; give the KV cache more memory"
@@ -57,11 +60,12 @@ def build_transfer(
         logger.warning("%s: %s", FLAG, _NO_CHECKPOINTS)
     port = asked.port + rank if asked.port else 0
     boot_id = secrets.token_hex(16)
-    transports, nixl = usable_transports(asked, boot_id)
+    transports, movers = usable_transports(asked, boot_id, pages.device_memory)
+    device = "" if movers.device is None else movers.device.kind
     channel = SideChannel(
         ChannelPlace(asked.host, port, asked.allowed_networks, cache.most_page_bytes),
-        Greeting(engine_id, boot_id, layout, facts, ranks, transports, host_identity()),
-        nixl,
+        Greeting(engine_id, boot_id, layout, facts, ranks, transports, host_identity(), device),
+        movers,
     )
     try:
         bound = channel.start()
@@ -78,18 +82,24 @@ def build_transfer(
 
 
 def usable_transports(
-    config: KVTransferConfig, name: str
-) -> tuple[tuple[str, ...], NixlAgent | None]:
-    """Return the transports that this machine has, and the agent of NIXL if it is one of them.
-    name: of the agent. Raises `ConfigError` if NIXL was asked for alone and cannot start."""
+    config: KVTransferConfig, name: str, device: DeviceMemory | None = None
+) -> tuple[tuple[str, ...], Movers]:
+    """Return the transports that this machine has, and their means. name: of the agent of NIXL;
+    device: the memory of this engine's device. Raises `ConfigError` if NIXL was asked for alone and
+    cannot start."""
     asked = config.transports
+    if IPC not in asked:
+        device = None
+    elif device is None:
+        asked = tuple(each for each in asked if each != IPC)
+        logger.info("%s: pages travel by %s: %s", FLAG, " or ".join(asked), _NO_DEVICE)
     if NIXL not in asked:
-        return asked, None
+        return asked, Movers(device=device)
     try:
-        return asked, NixlAgent(name, serves=config.role.produces)
+        return asked, Movers(NixlAgent(name, serves=config.role.produces), device)
     except NixlError as error:
         others = tuple(each for each in asked if each != NIXL)
         if not others:
             raise ConfigError(f"{FLAG}: transport is nixl: {error}") from error
         logger.warning("%s: pages travel by %s: %s", FLAG, " or ".join(others), error)
-        return others, None
+        return others, Movers(device=device)

@@ -44,10 +44,11 @@ from atom.model_engine.kv_transfer.frames import (
     Welcome,
     page_frame,
 )
-from atom.model_engine.kv_transfer.greeting import TCP, Greeting, remedy_of
-from atom.model_engine.kv_transfer.nixl_agent import NixlAgent
+from atom.model_engine.kv_transfer.greeting import IPC, TCP, Greeting, remedy_of
+from atom.model_engine.kv_transfer.page_ring import DeviceRing
 from atom.model_engine.kv_transfer.producer_peer import PeerLimits, ProducerPeer
-from atom.model_engine.kv_transfer.ring_offers import RingOffers
+from atom.model_engine.kv_transfer.ring_offers import Movers, RingOffers
+from atom.model_engine.page_access import PageContent
 
 logger = logging.getLogger(__name__)
 
@@ -103,17 +104,18 @@ class SideChannel:
         self,
         place: ChannelPlace,
         greeting: Greeting,
-        nixl: NixlAgent | None = None,
+        movers: Movers | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """nixl: None if its transport is not in the greeting."""
+        """movers: of the transports in the greeting."""
+        movers = Movers() if movers is None else movers
         self._place = place
         networks = [ip_network(each) for each in place.allowed_networks]
         may_inline = TCP in greeting.transports
-        self._limits = PeerLimits(networks, place.most_page_bytes, may_inline, nixl)
+        self._limits = PeerLimits(networks, place.most_page_bytes, may_inline, movers)
         self._greeting = greeting
         with_memory = greeting.transports if greeting.host else ()
-        self._offers = RingOffers(with_memory, place.most_page_bytes, nixl)
+        self._offers = RingOffers(with_memory, place.most_page_bytes, movers)
         self._clock = clock
         self._inbox = Inbox()
         self._loop = asyncio.new_event_loop()
@@ -168,7 +170,12 @@ class SideChannel:
         if stream is not None:
             self._post(lambda: stream.send(frame))
 
-    def send_page(self, link: int, ticket: str, number: int, page: bytes | memoryview) -> None:
+    def reads_device(self, link: int) -> bool:
+        """Return whether a consumer reads pages from this engine's device."""
+        stream = self._links.get(link)
+        return stream is not None and isinstance(stream.ring, DeviceRing)
+
+    def send_page(self, link: int, ticket: str, number: int, page: PageContent) -> None:
         """Send a page to a consumer, with the checksum that the channel's thread computes; nothing
         if the consumer is gone. number: in the ticket's want."""
         stream = self._links.get(link)
@@ -205,8 +212,8 @@ class SideChannel:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             self._offers.close()
-            if self._limits.nixl is not None:
-                self._limits.nixl.stop()
+            if self._limits.movers.nixl is not None:
+                self._limits.movers.nixl.stop()
 
     async def _end_tasks(self) -> None:
         """Cancel every task, and let each give back its memory."""
@@ -275,9 +282,7 @@ class SideChannel:
             hello = await stream.read()
         if not isinstance(hello, Hello):
             raise FrameError(f"a {type(hello).__name__} before its hello")
-        answer = self._greeting.answer(hello, self._clock(), offers=self._offers.transports)
-        if isinstance(answer, Welcome):
-            answer = self._offers.offer(number, answer)
+        answer = self._answer(number, hello)
         stream.send(answer)
         if isinstance(answer, Refused):
             logger.warning(
@@ -288,6 +293,20 @@ class SideChannel:
             await stream.drain()
             return False
         return True
+
+    def _answer(self, number: int, hello: Hello) -> Welcome | Refused:
+        """Return the answer to a consumer, with memory for its pages. Raises `OSError` if there is
+        none; that of a device is replaced by another transport."""
+        offers = self._offers.transports
+        answer = self._greeting.answer(hello, self._clock(), offers=offers)
+        try:
+            return self._offers.offer(number, answer) if isinstance(answer, Welcome) else answer
+        except OSError as error:
+            if not isinstance(answer, Welcome) or answer.transport != IPC:
+                raise
+            logger.warning("kv transfer: no memory of the device for a consumer: %s", error)
+        answer = self._greeting.answer(hello, self._clock(), offers=offers - {IPC})
+        return self._offers.offer(number, answer) if isinstance(answer, Welcome) else answer
 
     async def _read_link(self, number: int, stream: FramedStream) -> None:
         while True:

@@ -17,7 +17,13 @@ from pathlib import Path
 import torch
 
 from atom.errors import AtomError
-from atom.utils.c_library import BuildError, CSources, built_library, find_toolchain
+from atom.utils.c_library import (
+    BuildError,
+    CSources,
+    built_library,
+    find_toolchain,
+    loaded_library,
+)
 
 SOURCES = CSources(
     name="virtual_memory",
@@ -95,16 +101,6 @@ def _library() -> tuple[str, ctypes.CDLL]:
         library.vm_problem.restype = ctypes.c_char_p
         library.vm_unmapped_bytes.restype = ctypes.c_size_t
         library.vm_pool.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
-        if library.vm_open(_loaded(driver).encode(), prefix.encode()):
+        if library.vm_open(loaded_library(driver).encode(), prefix.encode()):
             raise VirtualMemoryError(_problem(library))
         return str(path), library
-
-
-def _loaded(name: str) -> str:
-    """Return the path of a library that torch has loaded already, of any version; its name if it
-    has not."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.rpartition(" ")[2]
-        if Path(path).name.startswith(name):
-            return path
-    return name

@@ -6,17 +6,24 @@ float32 throughout, so that a difference is a fault and not rounding. Two engine
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from atom.kv_transfer_config.values import TRANSPORTS
+from atom.model_engine.page_access import DevicePage
 from atom.model_engine.request_image import RequestImage
+from atom.model_engine.runner.pages.device_runtime import DeviceRuntime
+from atom.model_engine.runner.pages.peer_memory import PeerMemory
 from atom.model_engine.transfer_legs import TransferResult
+from atom.model_ops.page_table import PageTable
 from atom.sampling_params import SamplingParams
 from tests.engine.integration.core.test_kv_tiers import (
     KINDS,
@@ -36,7 +43,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
 ]
-_DEVICE = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+_DEVICE = {"device": "cuda" if torch.cuda.is_available() else "cpu", "enforce_eager": True}
+_BLOCKS = [5, 2, 61, 7, 33, 0, 40]
 _REQUESTS = 20
 _GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
@@ -106,12 +114,59 @@ def _images(legs: Callable[[TransferPair], _Legs], folder: Path, **fields: Any) 
     return pair
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", "tcp", "ipc"])
 @pytest.mark.parametrize("played", [_states, _adapters, _images])
 def test_divided_requests_are_answered_as_by_one_engine(
     played: Callable[..., TransferPair], transport: str, tmp_path: Path
 ) -> None:
-    played(_Legs, tmp_path, transfer={"transports": (transport,)}, **_DEVICE).close()
+    """A process cannot map its own memory by a handle, so `ipc` is replaced here."""
+    played(_Legs, tmp_path, transfer={"transports": TRANSPORTS[transport]}, **_DEVICE).close()
+
+
+def _table(seed: int, device: torch.device) -> PageTable:
+    made = torch.Generator().manual_seed(seed)
+    tensors = [torch.randint(0, 2**60, (64, 4096), generator=made) for _ in range(8)]
+    return PageTable.of([tensor.to(device) for tensor in tensors])
+
+
+def _produce(pipe: Connection, device: torch.device) -> None:
+    """Read some blocks into memory of a device, and let another process read them."""
+    memory = PeerMemory(DeviceRuntime(device), [_table(1, device)], device)
+    offered = memory.offer(64 << 20)
+    pages = memory.read(0, _BLOCKS)
+    for at, page in enumerate(pages):
+        memory.copy(offered.address + at * page.size, page)
+    pipe.send((offered.handle, offered.size, memory.kind, [(p.size, p.sum) for p in pages]))
+    pipe.recv()
+
+
+@pytest.mark.parametrize("producers", range(max(1, torch.cuda.device_count())))
+def test_pages_of_another_process_arrive_to_the_byte(producers: int) -> None:
+    """Of the same device and of others, also after their producer was killed."""
+    own = torch.device("cuda", 0)
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    producer = context.Process(target=_produce, args=(theirs, torch.device("cuda", producers)))
+    producer.start()
+    handle, size, kind, sums = pipe.recv()
+    table, source = _table(2, own), _table(1, own)
+    memory = PeerMemory(DeviceRuntime(own), [table], own)
+    assert memory.kind == kind
+    opened = memory.open(handle, size)
+    pages = [
+        DevicePage(opened.address + at * page_bytes, page_bytes, total, opened)
+        for at, (page_bytes, total) in enumerate(sums)
+    ]
+    wrong = DevicePage(pages[0].address, pages[0].size, bytes(8), opened)
+    for killed in (False, True):
+        if killed:
+            producer.kill()
+            producer.join()
+        found = memory.write(0, [*range(len(pages)), 63], [*pages, wrong], None)
+        assert found == [True] * len(pages) + [False], f"killed: {killed}"
+        for mine, its in zip(table.segments, source.segments, strict=True):
+            assert mine.memory[: len(pages)].equal(its.memory[_BLOCKS])
+            mine.memory.zero_()
 
 
 @pytest.mark.parametrize("kind", ["states", "dense", "adapters", "window-beside-dense", "latent"])

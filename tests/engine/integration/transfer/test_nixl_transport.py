@@ -13,7 +13,8 @@ from atom.errors import ConfigError
 from atom.kv_transfer_config.values import TRANSPORTS, WITH_NIXL, KVTransferConfig
 from atom.model_engine.kv_transfer import nixl_agent
 from atom.model_engine.kv_transfer.nixl_agent import NixlAgent, NixlError, RemoteWindow
-from atom.model_engine.kv_transfer.page_ring import PageRing, ring_bytes
+from atom.model_engine.kv_transfer.page_ring import HostRing, ring_bytes
+from atom.model_engine.kv_transfer.ring_offers import Movers
 from atom.model_engine.kv_transfer.setup import usable_transports
 from atom.model_engine.transfer_legs import TransferResult
 from atom.sampling_params import SamplingParams
@@ -92,7 +93,7 @@ def test_a_read_that_fails_costs_a_computation(
 
 def test_memory_that_was_not_promised_is_not_read() -> None:
     theirs, ours = NixlAgent("a producer"), NixlAgent("a consumer")
-    registered, descriptors = theirs.offer(PageRing(4096))
+    registered, descriptors = theirs.offer(HostRing(4096))
     with pytest.raises(NixlError, match="at most 4096"):
         ours.open(registered, 4096)
     with pytest.raises(NixlError, match="could not have"):
@@ -111,7 +112,7 @@ def test_a_missing_package_is_named_with_its_remedy(
     with pytest.raises(ConfigError, match=r"transport is nixl: .*pip install"):
         usable_transports(KVTransferConfig(transports=_NIXL), "one")
     found = usable_transports(KVTransferConfig(transports=WITH_NIXL), "one")
-    assert found == (("shm", "tcp"), None)
+    assert found == (("shm", "tcp"), Movers())
     assert "pages travel by shm or tcp: NIXL is not installed; run: pip install" in caplog.text
 
 

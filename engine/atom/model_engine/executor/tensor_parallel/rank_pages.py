@@ -32,6 +32,11 @@ class RankPages:
         """Return False: ranks copy by control calls, which the core's thread makes."""
         return False
 
+    @property
+    def device_memory(self) -> None:
+        """Return None: a page has the heads of all ranks, and so of several devices."""
+        return
+
     def tensors(self) -> list[str]:
         """Describe the pages of each group."""
         return self._pages.tensors()

@@ -9,9 +9,9 @@ KVTransfer, a few pages at a time.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -22,14 +22,31 @@ from atom.model_engine.runner.pages.canonical_pages import (
     describe_pages,
     pages_by_kind,
 )
+from atom.model_engine.runner.pages.device_runtime import DeviceRuntime
 from atom.model_engine.runner.pages.kv_pages import page_tables
+from atom.model_engine.runner.pages.peer_memory import PeerMemory, Runtime
 from atom.model_engine.runner.pages.shared_pages import SharedPages
+from atom.model_engine.runner.pages.side_stream import SideStream
 from atom.model_ops.backends.page_ops import page_ops
 from atom.utils.device import upload
 
+logger = logging.getLogger(__name__)
+
+
+def device_runtime(device: torch.device) -> Runtime | None:
+    """Return the calls for memory that other processes reach; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    try:
+        return DeviceRuntime(device)
+    except OSError as error:
+        logger.warning("kv transfer: pages cannot stay on the device: %s", error)
+        return None
+
 
 class TransferredPages:
-    """Implements PageAccess over one device, for a rank alone. shared: None for a rank alone."""
+    """Implements PageAccess over one device, for a rank alone. shared: None for a rank alone;
+    device_memory: None for ranks of several, and on the CPU."""
 
     def __init__(
         self, cached: CachedLayers, num_checkpoints: int, share: Share, device: torch.device
@@ -40,11 +57,14 @@ class TransferredPages:
         self._canonical = pages_by_kind(cached, self._tables, share)
         self._device = device
         self._ops = page_ops(device)
-        self._own = threading.local()  # the stream of each thread
+        self._side = SideStream(device)
         self.shared: SharedPages | None = None
         if share.descriptor is not None:
             largest = max(page.page_bytes for page in self._canonical)
             self.shared = SharedPages(share.descriptor, share.rank, share.ranks, largest)
+        self.device_memory: PeerMemory | None = None
+        if self.shared is None and (runtime := device_runtime(device)) is not None:
+            self.device_memory = PeerMemory(runtime, self._tables, device)
 
     def page_bytes(self, group: int) -> int:
         """Return the size of a page of this group, or of states, of all heads."""
@@ -88,9 +108,7 @@ class TransferredPages:
         joined = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
         for row, page in zip(joined.numpy(), pages, strict=True):
             row[:] = np.frombuffer(page, dtype=np.uint8)  # without the interpreter's lock
-        with self._beside_steps():
-            if isinstance(after, torch.cuda.Event):
-                torch.cuda.current_stream(self._device).wait_event(after)
+        with self._beside_steps(after):
             self._write(group, block_ids, joined)
 
     @torch.inference_mode()
@@ -108,17 +126,10 @@ class TransferredPages:
             self._write(group, block_ids, own)
         self.shared.finish(number)
 
-    @contextlib.contextmanager
-    def _beside_steps(self) -> Iterator[None]:
-        """Let the body copy on a stream of this thread, and wait for it."""
-        if self.shared is not None or self._device.type != "cuda":
-            yield
-            return
-        if not hasattr(self._own, "stream"):
-            self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._own.stream):
-            yield
-            self._own.stream.synchronize()
+    def _beside_steps(self, after: object | None = None) -> AbstractContextManager[object]:
+        """Let the body copy on a stream of this thread, and wait for it; not that of a rank of
+        several, which copies on the stream of the steps."""
+        return nullcontext() if self.shared is not None else self._side.beside_steps(after)
 
     def _read(self, group: int, block_ids: Sequence[int]) -> torch.Tensor:
         """Return this rank's own pages [n, bytes] on the host."""

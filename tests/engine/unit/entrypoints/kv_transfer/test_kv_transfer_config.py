@@ -118,7 +118,7 @@ _EXTRA = "kv_connector_extra_config"
         ({"kv_load_failure_policy": "ignore"}, "kv_load_failure_policy"),
         ({"unheard": 1}, "unheard"),
         ({"kv_rank": 1}, "kv_rank"),
-        ({_EXTRA: {"transport": "ipc"}}, "transport"),
+        ({_EXTRA: {"transport": "rdma"}}, "transport"),
         ({_EXTRA: {"enforce_handshake_compat": False}}, "enforce_handshake_compat"),
         ({_EXTRA: {"kv_lease_duration": 0}}, "kv_lease_duration"),
         ({_EXTRA: {"kv_recompute_threshold": -1}}, "kv_recompute_threshold"),

@@ -14,20 +14,20 @@ import pytest
 from atom.model_engine.kv_transfer import page_ring
 from atom.model_engine.kv_transfer.frames import FrameError
 from atom.model_engine.kv_transfer.memory_offers import fetch_memory
-from atom.model_engine.kv_transfer.page_ring import PageRing, PageWindow, map_window
+from atom.model_engine.kv_transfer.page_ring import HostRing, PageWindow, map_window
 
 _BYTES = 16 * 4096
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> tuple[PageRing, PageWindow]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> tuple[HostRing, PageWindow]:
     monkeypatch.setattr(page_ring, "_LEAST_BYTES", _BYTES)
-    ring = PageRing(4096)
+    ring = HostRing(4096)
     return ring, map_window(os.dup(ring.descriptor))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_pages_are_read_as_they_were_written(ends: tuple[PageRing, PageWindow], seed: int) -> None:
+def test_pages_are_read_as_they_were_written(ends: tuple[HostRing, PageWindow], seed: int) -> None:
     ring, window = ends
     dice = random.Random(seed)
     held: list[tuple[int, memoryview, bytes]] = []
@@ -54,7 +54,7 @@ def test_pages_are_read_as_they_were_written(ends: tuple[PageRing, PageWindow], 
     assert full
 
 
-def test_a_page_that_came_before_is_not_read_again(ends: tuple[PageRing, PageWindow]) -> None:
+def test_a_page_that_came_before_is_not_read_again(ends: tuple[HostRing, PageWindow]) -> None:
     ring, window = ends
     position = ring.write(b"page")
     assert position is not None
@@ -64,7 +64,7 @@ def test_a_page_that_came_before_is_not_read_again(ends: tuple[PageRing, PageWin
     assert window.page(position, 4) is None, "its place may have been written over"
 
 
-def test_places_outside_the_memory_end_the_connection(ends: tuple[PageRing, PageWindow]) -> None:
+def test_places_outside_the_memory_end_the_connection(ends: tuple[HostRing, PageWindow]) -> None:
     ring, window = ends
     with pytest.raises(FrameError, match="a page of 2 bytes"):
         window.page(_BYTES - 1, 2)
@@ -82,7 +82,7 @@ def test_memory_that_could_become_shorter_is_not_mapped() -> None:
 
 
 def test_a_producer_cannot_make_mapped_memory_shorter(
-    ends: tuple[PageRing, PageWindow],
+    ends: tuple[HostRing, PageWindow],
 ) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(ends[0].descriptor, 0)

@@ -18,6 +18,8 @@ _PLACE = Place("producer", 1)
 class Access:
     """Records each write: its blocks, the mark of steps that it is behind, and its thread."""
 
+    device_memory = None
+
     def __init__(self, *, beside: bool) -> None:
         self.copies_beside_steps = beside
         self.steps = 0
