@@ -22,10 +22,13 @@ _LONGEST_SLEEP = 0.0005  # the clock decides when a request arrives
 
 
 @dataclass(slots=True)
-class _Tokens:
-    """The seconds of each request's tokens, by place."""
+class Tokens:
+    """The seconds of each request's arrival, entry into the engine and tokens, by place, from
+    `begun`; ended: places of requests that were served."""
 
+    begun: float
     arrived: list[float]
+    entered: list[float]
     times: list[list[float]]
     ended: set[int] = field(default_factory=set)
 
@@ -33,18 +36,27 @@ class _Tokens:
 def serve(engine: OfflineEngine, load: EqualLoad, most_seconds: float) -> Outcome:
     """Serve a load. Requests that have not ended `most_seconds` after the first arrival are aborted
     and count as not served."""
+    return serve_noted(engine, load, most_seconds)[0]
+
+
+def serve_noted(
+    engine: OfflineEngine, load: EqualLoad, most_seconds: float
+) -> tuple[Outcome, Tokens]:
+    """Serve a load as `serve` does, and return the times of all tokens with the outcome."""
     draw = np.random.default_rng(11)
     prompts = [engine.random_prompt(load.input_tokens, draw) for _ in load.dues]
     params = SamplingParams(temperature=0.0, max_tokens=load.outputs, ignore_eos=True)
-    tokens = _Tokens([due.at_seconds for due in load.dues], [[] for _ in load.dues])
     places: dict[int, int] = {}
     preempted = engine.scheduler.stats().preemptions_total
     begun, after = time.monotonic(), 0
+    arrived = [due.at_seconds for due in load.dues]
+    tokens = Tokens(begun, arrived, [0.0] * len(arrived), [[] for _ in arrived])
     steps_before = engine.scheduler.stats().steps_total
     while after < len(prompts) or engine.has_work():
         now = time.monotonic() - begun
         while after < len(prompts) and load.dues[after].at_seconds <= now:
             places[engine.add(prompts[after], params)] = after
+            tokens.entered[after] = now
             after += 1
         if now > most_seconds:
             engine.pipeline.abort(list(places))
@@ -56,10 +68,10 @@ def serve(engine: OfflineEngine, load: EqualLoad, most_seconds: float) -> Outcom
     engine.run()
     stats = engine.scheduler.stats()
     steps = stats.steps_total - steps_before
-    return _outcome(tokens, load, steps, stats.preemptions_total - preempted)
+    return _outcome(tokens, load, steps, stats.preemptions_total - preempted), tokens
 
 
-def _note(result: StepResult | None, now: float, places: dict[int, int], tokens: _Tokens) -> None:
+def _note(result: StepResult | None, now: float, places: dict[int, int], tokens: Tokens) -> None:
     if result is None:
         return
     for number, ids in result.runs():
@@ -67,7 +79,7 @@ def _note(result: StepResult | None, now: float, places: dict[int, int], tokens:
     tokens.ended |= {places[row.request_id] for row in result.finished}
 
 
-def _outcome(tokens: _Tokens, load: EqualLoad, steps: int, preemptions: int) -> Outcome:
+def _outcome(tokens: Tokens, load: EqualLoad, steps: int, preemptions: int) -> Outcome:
     gaps = [np.diff(times) for times in tokens.times]
     last = max((times[-1] for times in tokens.times if times), default=0.0)
     return Outcome(
@@ -83,7 +95,7 @@ def _outcome(tokens: _Tokens, load: EqualLoad, steps: int, preemptions: int) -> 
     )
 
 
-def _served(tokens: _Tokens, place: int, load: EqualLoad) -> Served | None:
+def _served(tokens: Tokens, place: int, load: EqualLoad) -> Served | None:
     if place not in tokens.ended:
         return None
     times, arrived = tokens.times[place], tokens.arrived[place]

@@ -18,7 +18,8 @@ from benchmarks.advice.loads import EqualLoad
 from benchmarks.advice.open_loop import serve
 from benchmarks.advice.planner_rows import ROWS, answer
 from benchmarks.advice.published import published
-from benchmarks.step_rates.measure import CPU_CONFIGS, config_of
+from benchmarks.advice.records import Form
+from benchmarks.step_rates.measure import CPU_CONFIGS
 from benchmarks.step_rates.recorded_steps import RecordedEngine
 from benchmarks.workloads.shapes import SHAPES, write_shape
 
@@ -63,7 +64,7 @@ def test_shapes_that_are_served_for_comparison_are_not_those_of_the_table() -> N
 
 def test_an_open_loop_notes_every_token_of_an_engine(tmp_path: Path) -> None:
     write_shape("tiny", tmp_path)
-    engine = started(Served("tiny"), tmp_path, "cpu")
+    engine = started(Served(Form("tiny")), tmp_path, "cpu")
     recorded = RecordedEngine(engine)
     outcome = serve(engine, EqualLoad.at_rate(6, 50.0, (24, 5)), 600.0)
     assert len(outcome.gap_seconds) == 6 * 4
@@ -76,7 +77,7 @@ def test_an_open_loop_notes_every_token_of_an_engine(tmp_path: Path) -> None:
 
 def test_a_request_that_does_not_end_in_time_counts_as_not_served(tmp_path: Path) -> None:
     write_shape("tiny", tmp_path)
-    engine = started(Served("tiny"), tmp_path, "cpu")
+    engine = started(Served(Form("tiny")), tmp_path, "cpu")
     outcome = serve(engine, EqualLoad.at_rate(3, 1e9, (24, 5)), 0.0)
     assert outcome.served == (None,) * 3
     assert not engine.has_work()
@@ -87,7 +88,7 @@ def test_models_beside_a_card_are_fitted_or_held_out_and_loads_go_from_idle_to_o
     assert {each.held_out for each in MODELS} == {True, False}
     assert min(each.share for each in LOADS) < 0.2 < 1.0 < max(each.share for each in LOADS)
     for each in MODELS:
-        assert ModelFacts.from_hf_config(config_of(each.shape)).num_layers
+        assert each.facts.num_layers
 
 
 def test_errors_are_shares_of_the_seen_figures() -> None:

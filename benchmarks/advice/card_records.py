@@ -1,0 +1,152 @@
+"""Predict the recorded loads of a card again, each by a table that its shape had no part in.
+
+    python -m benchmarks.advice.card_records RUN.jsonl.gz…
+    python -m benchmarks.advice.card_records RUN.jsonl.gz… --table h200.json
+
+The steps without a load (benchmarks.advice.h200_truth --record) of all other shapes are fitted, and
+the loads of a shape predicted by the fit. Prints a Markdown row for each pair, the errors of all,
+and how the form that is predicted to be best compares with the one that was: all forms of a shape
+were asked at the same rates. `--table` writes the fit of all shapes. Needs no card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atom.advisor.launches import Launches, captured_buckets
+from atom.advisor.operations import model_work
+from atom.advisor.room import Division
+from atom.model_engine.runner.cuda_graphs.prompt_buckets import PromptBucket
+from atom.sizing import ModelFacts, RunLimits
+from atom.sizing.cards import CARDS
+from atom.sizing.options.scheduling import SchedulerOptions
+from benchmarks.advice.h200_truth import (
+    KEYS,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    Predictor,
+    Served,
+    errors,
+    figures,
+    load_at,
+)
+from benchmarks.advice.records import QuietSteps, SeenLoad, read
+from benchmarks.step_rates.fit import TimedStep, fit
+from benchmarks.step_rates.rates_table import TableSource, write_table
+
+_WITHIN = 1.05  # of the best, so near is the choice as good
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A load with what was seen and predicted of it, by KEYS."""
+
+    load: SeenLoad
+    seen: dict[str, float]
+    predicted: dict[str, float]
+
+
+def division_of(record: QuietSteps | SeenLoad) -> Division:
+    return Division(Served(record.form).facts, CARDS[record.card], record.form.ranks)
+
+
+def timed(records: Sequence[QuietSteps]) -> Iterator[TimedStep]:
+    """Yield the steps of records as a fit reads them: padded as the engine's graphs pad them, with
+    the seconds of the host where no graph holds them."""
+    for record in records:
+        division = division_of(record)
+        work = model_work(division.facts, division.kv, division.sharding)
+        launches = Launches(_buckets(division.facts, record), 0.0, 1.0)
+        for step in record.steps:
+            launch = launches.of_step(step.shape)
+            host_seconds = step.host_seconds if launch.beside else 0.0
+            yield TimedStep(record.form.shape, work, launch.shape, step.seconds, host_seconds)
+
+
+def _buckets(facts: ModelFacts, record: QuietSteps) -> tuple[PromptBucket, ...]:
+    limits = RunLimits(
+        block_size=16,
+        max_num_seqs=MAX_NUM_SEQS,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=SchedulerOptions().max_num_batched_tokens,
+    )
+    return captured_buckets(facts, limits, CARDS[record.card].vendor, record.form.ranks)
+
+
+def predicted(records: Sequence[QuietSteps], loads: Sequence[SeenLoad]) -> Iterator[Pair]:
+    """Yield the pairs, shape by shape, by a fit of the steps of all other shapes."""
+    for shape in sorted({load.form.shape for load in loads}):
+        others = [each for each in records if each.form.shape != shape]
+        own = [load for load in loads if load.form.shape == shape]
+        rates = fit(list(timed(others)), CARDS[own[0].card]).rates()
+        for load in own:
+            predictor = Predictor.by_rates(division_of(load), rates)
+            found = figures(predictor.predict(load_at(load.rate, load.in_out)))
+            seen = {key: float("inf") if each is None else each for key, each in load.seen.items()}
+            yield Pair(load, seen, found)
+
+
+def choices(pairs: Sequence[Pair]) -> Iterator[tuple[str, str, str, float]]:
+    """Yield each question to which several forms of a shape are answers: the load and the figure,
+    the form that is predicted to be best, the one that was, and how much worse the first one was:
+    the figure's ratio, 1 for equally good."""
+    asked: dict[tuple[str, tuple[int, int], float], list[Pair]] = {}
+    for pair in pairs:
+        asked.setdefault((pair.load.form.shape, pair.load.in_out, pair.load.share), []).append(pair)
+    for (shape, lengths, share), forms in asked.items():
+        if len(forms) < 2:
+            continue
+        for key in ("ttft p90", "tpot p90", "goodput/s"):
+            sign = -1.0 if key == "goodput/s" else 1.0
+            told = min(forms, key=lambda pair: sign * pair.predicted[key])
+            best = min(forms, key=lambda pair: sign * pair.seen[key])
+            one, other = told.seen[key], best.seen[key]
+            worse = 1.0 if one == other else (other / one if sign < 0 and one else one / other)
+            name = f"{shape} {lengths} at {share:g}: {key}"
+            yield name, told.load.form.label, best.load.form.label, worse
+
+
+def row(pair: Pair) -> str:
+    load = pair.load
+    cells = (f"{1e3 * pair.seen[key]:.3g}, {1e3 * pair.predicted[key]:.3g}" for key in KEYS[:4])
+    rates = (f"{pair.seen[key]:.3g}, {pair.predicted[key]:.3g}" for key in KEYS[4:])
+    lengths = f"{load.in_out[0]}, {load.in_out[1]}"
+    return f"| {load.form.label} | {lengths} | {load.share:g} | {' | '.join([*cells, *rates])} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Predictions of recorded loads of a card.")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--table", type=Path, help="where to write the fit of all shapes")
+    parser.add_argument("--date", default="", help="of the run, for --table")
+    args = parser.parse_args()
+    records = list(read(args.files))
+    quiet = [each for each in records if isinstance(each, QuietSteps)]
+    loads = [each for each in records if isinstance(each, SeenLoad)]
+    print("| model | in, out | share | " + " | ".join(KEYS) + " |")
+    print("|---|---|---:|" + "---|" * len(KEYS))
+    pairs: list[Pair] = []
+    for pair in predicted(quiet, loads):
+        print(row(pair), flush=True)
+        pairs.append(pair)
+    off = errors([{"seen": each.seen, "predicted": each.predicted} for each in pairs])
+    questions = list(choices(pairs))
+    for name, told, best, worse in questions:
+        print(f"{name}: {told}; best: {best}, {worse:.2f}")
+    good = sum(worse <= _WITHIN for _, _, _, worse in questions)
+    print(json.dumps({"pairs": len(pairs), "errors": off, "good": good, "of": len(questions)}))
+    if args.table is not None:
+        card, steps = CARDS[quiet[0].card], list(timed(quiet))
+        write_table(
+            args.table, card, fit(steps, card), steps, TableSource(f"NVIDIA {card.name}", args.date)
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
