@@ -65,7 +65,8 @@ def timed(records: Sequence[QuietSteps]) -> Iterator[TimedStep]:
         for step in record.steps:
             launch = launches.of_step(step.shape)
             host_seconds = step.host_seconds if launch.beside else 0.0
-            yield TimedStep(record.form.shape, work, launch.shape, step.seconds, host_seconds)
+            about = step.seconds, host_seconds, not step.decodes
+            yield TimedStep(record.form.shape, work, launch.shape, *about)
 
 
 def _buckets(facts: ModelFacts, record: QuietSteps) -> tuple[PromptBucket, ...]:

@@ -263,7 +263,7 @@ def pair(
     )
     steps = step_records(recorded.steps, tokens.begun)
     about = served.form, card, share.lengths, share.share, rate
-    run.keep(SeenLoad(*about, seen, requests, steps))
+    run.keep(SeenLoad(*about, dict(seen), requests, steps))
     return {
         "model": served.form.label,
         "held_out": served.held_out,

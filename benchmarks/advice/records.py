@@ -114,7 +114,7 @@ def append(path: Path, record: Record) -> None:
 
 def read(paths: Sequence[Path]) -> Iterator[Record]:
     """Read the records of files; a last one that was cut is left out."""
-    decoder = msgspec.json.Decoder(Record)  # type: ignore[var-annotated]
+    decoder = msgspec.json.Decoder(Record)
     for path in paths:
         with gzip.open(path, "rb") as file:
             try:

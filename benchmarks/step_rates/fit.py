@@ -25,6 +25,7 @@ from atom.sizing.cards import Card, Vendor
 
 _POINTS: Mapping[Operation, tuple[float, ...]] = {
     Operation.MATRICES: (1, 16, 64, 256, 1024, 4096, 16384),
+    Operation.ONE_THREAD: (1, 4),
     Operation.EXPERTS: (1, 4, 16, 64, 256),
     Operation.HEAD: (1, 16, 64, 256),
     Operation.DECODE_ATTENTION: (1, 8, 64, 256),
@@ -32,7 +33,7 @@ _POINTS: Mapping[Operation, tuple[float, ...]] = {
     Operation.STATES: (1, 64, 1024),
     Operation.COLLECTIVES: (1, 64, 1024),
 }
-_FIXED = ("step", "layer", "row", "prompt")
+_FIXED = ("step", "layer", "row", "prompt", "prepare")
 _SMOOTHNESS, _PRIOR, _ROUNDS = 0.05, 0.02, 2000
 # Of seconds beside operations, which few prompts would otherwise take for their products.
 _FIXED_PRIOR = 0.006
@@ -45,13 +46,15 @@ _HOST_SHARE = 0.9  # of a step's seconds from which they are the host's
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedStep:
     """A step of a model, by the name of its shape, and the seconds that it took. host_seconds: to
-    launch it op by op on a GPU; 0 if it was not."""
+    launch it op by op on a GPU; 0 if it was not; prepared: whether the seconds include those in
+    which the host made the inputs of its prompts, since the device had nothing else to do."""
 
     name: str
     work: ModelWork
     shape: StepShape
     seconds: float
     host_seconds: float = 0.0
+    prepared: bool = False
 
     @property
     def is_of_host(self) -> bool:
@@ -75,7 +78,7 @@ class Fitted:
 def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
     """Fit all steps; those that took as long as their host launched them say nothing of the device.
     Raises ValueError for fewer than three shapes, which give no error."""
-    launches = [step.host_seconds / step.work.layers for step in steps if step.host_seconds]
+    launched = [step for step in steps if step.host_seconds]
     steps = [step for step in steps if not step.is_of_host]
     names = sorted({step.name for step in steps})
     if len(names) < _LEAST_SHAPES:
@@ -87,7 +90,10 @@ def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
             (step for step in steps if step.name == name), card, _rates(*_solve(known, card))
         )
     shares, seconds = _solve(steps, card)
-    if launches:
+    if launched:
+        launches = [
+            max(0.0, step.host_seconds - seconds.prepare) / step.work.layers for step in launched
+        ]
         seconds = msgspec.structs.replace(seconds, launch=float(np.median(launches)))
     error = StepError(float(np.median(errors)), float(np.percentile(errors, 90)))
     return Fitted(shares, seconds, error)
@@ -95,8 +101,13 @@ def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
 
 def relative_errors(steps: Iterable[TimedStep], card: Card, rates: Rates) -> list[float]:
     """Return how far predictions are from the steps, as shares of their seconds."""
+    prepare = rates.seconds.prepare
     return [
-        abs(StepTimer(step.work, card, rates).seconds(step.shape) / step.seconds - 1)
+        abs(
+            (StepTimer(step.work, card, rates).seconds(step.shape) + prepare * step.prepared)
+            / step.seconds
+            - 1
+        )
         for step in steps
     ]
 
@@ -147,7 +158,8 @@ def _columns(steps: Sequence[TimedStep]) -> list[Column]:
             least, most = min(widths[operation]), max(widths[operation])
             points = [each for each in _POINTS[operation] if least / 2 <= each <= most * 2]
             columns += [(operation, each) for each in points or [_POINTS[operation][0]]]
-    return columns + [(name, 0.0) for name in _FIXED]
+    fixed = [name for name in _FIXED if name != "prepare" or any(each.prepared for each in steps)]
+    return columns + [(name, 0.0) for name in fixed]
 
 
 def _features(step: TimedStep, card: Card, columns: Sequence[Column]) -> list[float]:
@@ -158,9 +170,11 @@ def _features(step: TimedStep, card: Card, columns: Sequence[Column]) -> list[fl
         ideal = ideal_seconds(work, card)
         for width, part in _parts(points, work.width):
             values[work.operation, width] += ideal * part
-    counts = (1, step.work.layers, len(step.shape.contexts), len(step.shape.chunks))
+    shape = step.shape
+    counts = (1, step.work.layers, len(shape.contexts), len(shape.chunks), step.prepared)
     for name, count in zip(_FIXED, counts, strict=True):
-        values[name, 0.0] = float(count)
+        if (name, 0.0) in values:
+            values[name, 0.0] = float(count)
     return list(values.values())
 
 

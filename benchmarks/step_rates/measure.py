@@ -110,7 +110,8 @@ def timed_steps(
         for sample in RecordedEngine(engine).samples(plan.rows, plan.lengths):
             launch = launches.of_step(sample.shape)
             host_seconds = sample.host_seconds if launch.beside else 0.0
-            yield TimedStep(name, work, launch.shape, sample.seconds, host_seconds)
+            alone = not on_cpu and not len(sample.shape.contexts)
+            yield TimedStep(name, work, launch.shape, sample.seconds, host_seconds, alone)
         engine.close()
     del engine
     free_memory()

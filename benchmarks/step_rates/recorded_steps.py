@@ -85,7 +85,7 @@ class Recorder:
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     return begun, ended
 
 

@@ -19,13 +19,16 @@ from atom.sizing.cards import Precision
 from atom.sizing.kv_layout import KvElement, state_terms
 from atom.sizing.layers import Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.projection import Projection
+from atom.sizing.projection import Projection, Split
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization.format import Element
 from atom.sizing.weights import Sharding, stored_projections
 
 _ROUTED, _TABLES = "routed experts", "embedding and head"
 _OF_EACH_LAYER = "embedding of each layer"
+# Multiplications of a product that a processor computes on one thread: PIECE of the kernel
+# (model_ops/backends/native_cpu/kernels/dense.c).
+ONE_THREAD_MOST = 1 << 18
 _SUMS_OF_A_LAYER = 2  # after attention, and after the MLP
 
 
@@ -33,6 +36,7 @@ class Operation(enum.StrEnum):
     """The kinds of operations that a table has a rate of."""
 
     MATRICES = "matrices"
+    ONE_THREAD = "matrices on one thread"
     EXPERTS = "experts"
     HEAD = "head"
     DECODE_ATTENTION = "decode attention"
@@ -75,7 +79,8 @@ class ExpertWork:
 class ModelWork:
     """A model's work on one rank, ready to be asked for steps. matrices_bytes: of all weights that
     every step reads; head_bytes: of the matrix of logits; state_bytes: of one sequence's states;
-    row_bytes: of a token's hidden state; ranks: that add up their sums."""
+    row_bytes: of a token's hidden state; ranks: that add up their sums; products: on a processor,
+    the elements of the matrices that one input is multiplied with at once, and how often."""
 
     layers: int
     ranks: int
@@ -88,14 +93,13 @@ class ModelWork:
     attention: tuple[AttentionWork, ...]
     state_bytes: int = 0
     state_flops: float = 0.0
+    products: tuple[tuple[int, int], ...] = ()
 
     def of_step(self, shape: StepShape) -> Iterator[Work]:
         """Yield the work of each kind of operation that the step has."""
         tokens = shape.tokens
         padded = tokens + shape.padding
-        matrices_bytes = float(self.matrices_bytes + self.row_bytes * padded)  # and the embedding
-        flops = _times(self.matrices_flops, padded)
-        yield Work(Operation.MATRICES, matrices_bytes, flops, padded)
+        yield from self._of_matrices(padded)
         if self.experts:
             yield self._of_experts(tokens)
         if shape.sampled:
@@ -111,6 +115,22 @@ class ModelWork:
             yield Work(Operation.STATES, 2.0 * self.state_bytes * sequences, flops, tokens)
         if self.ranks > 1:
             yield self._of_sums(tokens)
+
+    def _of_matrices(self, tokens: int) -> Iterator[Work]:
+        """Yield the products that all threads compute, with the embedding, and those that are too
+        small for it."""
+        small = whole = 0
+        for size, count in self.products:
+            whole += size * count
+            small += size * count if size * tokens <= ONE_THREAD_MOST else 0
+        part = small / whole if small else 0.0
+        moved, flops = float(self.matrices_bytes), _times(self.matrices_flops, tokens)
+        if part:
+            alone = tuple((kind, part * each) for kind, each in flops)
+            yield Work(Operation.ONE_THREAD, part * moved, alone, tokens)
+            flops = tuple((kind, (1.0 - part) * each) for kind, each in flops)
+        moved = (1.0 - part) * moved + self.row_bytes * tokens
+        yield Work(Operation.MATRICES, moved, flops, tokens)
 
     def _of_experts(self, tokens: int) -> Work:
         moved, width, flops = 0.0, 0.0, dict[Precision, float]()
@@ -198,7 +218,23 @@ def model_work(
         attention=attention_works(facts, kv, ranks, block_size),
         state_bytes=sum(term.layers * term.state_bytes for term in states),
         state_flops=_state_flops(facts) / ranks,
+        products=() if element_bytes is None else tuple(_products(facts, ranks)),
     )
+
+
+def _products(facts: ModelFacts, ranks: int) -> Iterator[tuple[int, int]]:
+    """Yield the elements of the matrices that one input is multiplied with at once, those of a
+    module that share their inputs, and how many of them there are."""
+    for alike in facts.layer_counts:
+        sizes: dict[tuple[str, int], int] = {}
+        for matrix in stored_projections(facts, alike.layer):
+            if matrix.copies == 1:
+                rows, columns = matrix.on_rank(ranks)
+                module = matrix.name.rpartition(".")[0]
+                together = module if matrix.split is Split.OUTPUTS else matrix.name
+                key = together, columns
+                sizes[key] = sizes.get(key, 0) + rows * columns
+        yield from ((size, alike.count) for size in sizes.values())
 
 
 def _expert_work(

@@ -30,6 +30,7 @@ PROTOCOL = 1
 # figures of AMD cards were not used (benchmarks.advice.published compares them).
 _ASSUMED_SHARE = {
     Operation.MATRICES: ((1.0, 0.85), (256.0, 0.8), (4096.0, 0.6)),
+    Operation.ONE_THREAD: ((1.0, 0.4),),
     Operation.EXPERTS: ((1.0, 0.75), (16.0, 0.75), (256.0, 0.45)),
     Operation.HEAD: ((1.0, 0.5),),
     Operation.DECODE_ATTENTION: ((1.0, 0.5), (64.0, 0.85)),

@@ -3,10 +3,16 @@ byte; and the products that its matrices have."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from atom.advisor.operations import ModelWork, Operation, Work, model_work
+from atom.advisor.operations import ONE_THREAD_MOST, ModelWork, Operation, Work, model_work
 from atom.advisor.step_shape import Chunk, StepShape
 from atom.sizing import (
     KV_ELEMENTS,
@@ -36,6 +42,7 @@ MODELS = {
     )
 }
 PLAIN = {name: facts for name, facts in MODELS.items() if facts.quantization is None}
+PRODUCTS = Operation.MATRICES, Operation.ONE_THREAD
 EVERYTHING = 1_000_000  # tokens that touch every expert
 
 
@@ -146,3 +153,40 @@ def test_ranks_send_a_sum_twice_a_layer() -> None:
     row = facts.hidden_size * 2
     assert sums.moved_bytes == 2 * facts.num_layers * 3 * row * (2 * 3 / 4)
     assert Operation.COLLECTIVES not in of(work_of(facts), StepShape.decodes(3, 10))
+
+
+def test_products_of_one_thread_are_as_large_as_the_kernels_have_them() -> None:
+    source = Path("engine/atom/model_ops/backends/native_cpu/kernels/dense.c")
+    found = re.search(r"#define PIECE \(1L << (\d+)\)", source.read_text(encoding="utf-8"))
+    assert found is not None
+    assert 1 << int(found[1]) == ONE_THREAD_MOST
+
+
+@given(rows=st.integers(1, 64), hidden=st.sampled_from((64, 128, 256, 512)))
+def test_a_processor_computes_the_same_products_on_one_thread_or_on_all(
+    rows: int, hidden: int
+) -> None:
+    config = {**SHAPES["tiny-12k"], "hidden_size": hidden, "intermediate_size": 3 * hidden}
+    facts = replace(ModelFacts.from_hf_config(config), weight_dtype_bytes=4)
+    whole, divided = (
+        {
+            each.operation: each
+            for each in model_work(facts, KvElement(4), Sharding(1), element_bytes=element).of_step(
+                StepShape.decodes(rows, 10)
+            )
+        }
+        for element in (None, 4)
+    )
+    parts = [divided[each] for each in PRODUCTS if each in divided]
+    assert sum(each.moved_bytes for each in parts) == pytest.approx(
+        whole[Operation.MATRICES].moved_bytes
+    )
+    assert sum(each.flops[0][1] for each in parts) == pytest.approx(
+        whole[Operation.MATRICES].flops[0][1]
+    )
+    assert Operation.ONE_THREAD not in whole
+    sizes = 512 * hidden, 256 * hidden, 6 * hidden**2, 3 * hidden**2  # queries, keys and values
+    small = [size for size in sizes if rows * size <= ONE_THREAD_MOST]
+    alone = divided[Operation.ONE_THREAD].flops[0][1] if small else 0.0
+    layers = config["num_hidden_layers"]
+    assert alone == pytest.approx(2.0 * rows * layers * sum(small))

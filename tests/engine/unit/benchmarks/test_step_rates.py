@@ -105,6 +105,24 @@ def test_steps_that_the_host_held_up_give_its_launches_and_no_share_of_the_devic
     assert alone.seconds.launch == 0
 
 
+def test_the_inputs_of_prompts_that_the_device_waits_for_are_told_from_its_own_seconds() -> None:
+    """The same steps, once behind others and once on a device that waits for its host."""
+    behind = made_steps()
+    alone = [
+        replace(step, seconds=step.seconds + 0.002, prepared=True)
+        for step in behind
+        if step.shape.chunks
+    ]
+    fitted, known = fit([*behind, *alone], CARD), fit(behind, CARD)
+    assert fitted.seconds.prepare == pytest.approx(0.002, rel=0.1)
+    assert fitted.error.median < 0.04
+    for operation, points in known.shares.items():
+        assert dict(fitted.shares[operation]) == pytest.approx(dict(points), rel=0.1)
+    held_up = replace(alone[0], seconds=0.03, host_seconds=0.002 + 0.001 * alone[0].work.layers)
+    assert fit([*behind, *alone, held_up], CARD).seconds.launch == pytest.approx(0.001, rel=0.1)
+    assert known.seconds.prepare == 0
+
+
 def test_two_shapes_are_too_few_for_an_error() -> None:
     with pytest.raises(ValueError, match="2 shapes are too few"):
         fit([step for step in made_steps() if step.name in ("qwen3-0.6b", "qwen3-8b")], CARD)
