@@ -149,7 +149,8 @@ def _with_tier(plain: Candidate, division: Division, size_bytes: int) -> Candida
     try:
         limits = plain.form.limits
         tiered = replace(division, host_bytes=form.host_bytes)
-        return replace(plain, form=plan_form(tiered, limits.max_num_seqs, limits.max_model_len))
+        planned = plan_form(tiered, limits.max_num_seqs, limits.max_model_len)
+        return replace(plain, form=replace(planned, pictures=plain.form.pictures))
     except DoesNotFitError as error:
         return Lost(label, f"does not fit: {error}")
 
@@ -161,8 +162,8 @@ def _why_undivided(question: Question, plain: Candidate) -> str:
         return "layers keep states, whose way between pods is not simulated"
     if form.drafts is not None and form.drafts.by_layers:
         return "drafts by layers have a KV cache that pages between pods do not have"
-    if form.adapters is not None:
-        return "adapters beside pages that go between pods are not simulated"
+    if form.pictures is not None:
+        return "images beside pages that go between pods are not simulated"
     if question.load.input_tokens < DEFAULT_LEAST_TOKENS:
         tokens = f"prompts have {question.load.input_tokens:,.0f} tokens on average"
         why = f"{tokens}: below {DEFAULT_LEAST_TOKENS} they are computed where they are answered"
@@ -182,7 +183,7 @@ def _candidate(question: Question, model: ModelForm, division: Division) -> Cand
         why = f"the links between several {card.name} are unknown"
         return Lost(engine, why, is_of_every_kind=True)
     label = f"{engine}{_of_extras(drafts, division.adapters)}"
-    problems = "; ".join(_draft_problems(model, drafts))
+    problems = "; ".join((*_draft_problems(model, drafts), *_image_problems(question, model)))
     if problems:
         return Lost(label, problems)
     try:
@@ -217,6 +218,22 @@ def _draft_problems(model: ModelForm, drafts: Drafts | None) -> Iterator[str]:
         yield from eagle3_problems(model.facts, drafts.facts)
 
 
+def _image_problems(question: Question, model: ModelForm) -> Iterator[str]:
+    """Yield why prompts with these images are none of a model."""
+    pictures, vision = question.pictures, model.facts.vision
+    if pictures is None:
+        return
+    if vision is None:
+        yield "it reads no images"
+        return
+    tokens = pictures.tokens(vision, model.facts.longest_context)
+    if tokens >= question.load.input_tokens:
+        yield (
+            f"the images of a prompt have {tokens:,} tokens, and the prompt "
+            f"{question.load.input_tokens:,.0f} with them"
+        )
+
+
 def _planned(
     question: Question, model: ModelForm, division: Division
 ) -> tuple[EngineForm, StepTimer]:
@@ -227,7 +244,8 @@ def _planned(
     form = plan_form(division, most_rows, longest)
     learned = question.learned.get((model.source, division.card.name))
     parts = model.facts, division.kv, division.sharding
-    element, extras = division.element_bytes, (division.drafts, division.adapters)
+    pictures = question.pictures
+    element, extras = division.element_bytes, (division.drafts, division.adapters, pictures)
     timer = StepTimer(
         model_work(*parts, element_bytes=element),
         division.card,
@@ -238,7 +256,7 @@ def _planned(
     rows = _rows_within(question, timer, form.limits.max_num_seqs)
     if rows < form.limits.max_num_seqs:
         form = plan_form(division, rows, longest)
-    return form, timer
+    return replace(form, pictures=pictures), timer
 
 
 def _rows_within(question: Question, timer: StepTimer, most: int) -> int:
@@ -300,9 +318,15 @@ def _prompt_steps(load: Demand, form: EngineForm) -> Iterator[StepShape]:
     """Yield the steps of an average prompt without its cached part."""
     left = max(1, round(load.computed_tokens))
     computed = max(0, round(load.input_tokens) - left)
+    grids: tuple[tuple[int, int, int], ...] | None = None  # of images; they are encoded once
+    if form.pictures is not None and form.facts.vision is not None:
+        longest = form.limits.max_model_len
+        grids = (form.pictures.grid(form.facts.vision, longest),) * form.pictures.count
     while left > 0:
         tokens = min(left, form.limits.max_num_batched_tokens)
-        yield StepShape.prompt(tokens, computed)
+        step = StepShape.prompt(tokens, computed)
+        yield step if grids is None else replace(step, grids=grids, has_images=True)
+        grids = None if grids is None else ()
         left, computed = left - tokens, computed + tokens
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import atom
-from atom.advisor.extras import Adapters, Drafts
+from atom.advisor.extras import Adapters, Drafts, Pictures
 from atom.config import (
     CacheConfig,
     Config,
@@ -57,6 +57,7 @@ class EngineForm:
     file_bytes: int = 0
     drafts: Drafts | None = None
     adapters: Adapters | None = None
+    pictures: Pictures | None = None
 
     @property
     def page_bytes(self) -> int:

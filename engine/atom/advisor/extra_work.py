@@ -1,8 +1,8 @@
-"""The work of a step beside the model's own: layers that draft, and adapters. Pure.
+"""The work of a step beside the model's own: drafts, adapters, and images. Pure.
 
 Layers that draft compute the step's tokens, too, so that their cache has them, and every draft but
 the first is a further pass over the rows. Of adapters, a step reads those that its rows have.
-Drafts from the text (n-grams) cost next to nothing.
+Drafts from the text (n-grams) cost next to nothing. An image passes the layers of its encoder once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from atom.advisor.extras import Adapters, Drafts
+from atom.advisor.extras import Adapters, Drafts, Pictures
 from atom.advisor.operations import ModelWork, Operation, Work, model_work
 from atom.advisor.step_shape import StepShape
 from atom.sizing.cards import Precision
 from atom.sizing.kv_layout import KvElement
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import lora_bytes
+from atom.sizing.vision.facts import VisionFacts
 from atom.sizing.weights import Sharding
 
 _JOINED = 2  # hidden states that an MTP layer joins: the model's, and the token's embedding
@@ -39,12 +40,44 @@ class AdapterWork:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderWork:
+    """The work of an image encoder, which every rank does. element_bytes: of its weights."""
+
+    vision: VisionFacts
+    element_bytes: int
+
+    @property
+    def layers(self) -> int:
+        return self.vision.num_layers
+
+    def of_step(self, shape: StepShape) -> Iterator[Work]:
+        """Yield the work of the images of a step, all of which read the weights once."""
+        if not shape.grids:
+            return
+        vision, element = self.vision, self.element_bytes
+        in_layers = vision.num_layers * vision.plain_layer_parameters
+        patches = [vision.encoded_patches(grid) for grid in shape.grids]
+        tokens = sum(vision.image_tokens(grid) for grid in shape.grids)
+        # Outside of the layers nearly all parameters are of the projection to the decoder.
+        outside = max(0, vision.parameters - in_layers)
+        flops = 2.0 * (in_layers * sum(patches) + outside * tokens)
+        width = float(sum(patches))
+        moved = float(vision.parameters * element)
+        yield Work(Operation.MATRICES, moved, ((Precision.WIDE, flops),), width)
+        pairs = float(sum(each * each for each in patches))
+        seen = 4.0 * vision.num_layers * vision.hidden_size * pairs
+        moved = 4.0 * vision.num_layers * vision.hidden_size * width * element
+        yield Work(Operation.PROMPT_ATTENTION, moved, ((Precision.WIDE, seen),), width)
+
+
+@dataclass(frozen=True, slots=True)
 class ExtraWork:
     """The work beside a model's own on one rank. drafting: of the layers that draft, None if no
-    layers do."""
+    layers do; encoder: of images, None if no prompt has any."""
 
     drafting: ModelWork | None = None
     adapters: AdapterWork | None = None
+    encoder: EncoderWork | None = None
 
     def of_step(self, shape: StepShape) -> Iterator[Work]:
         """Yield the work of each kind of operation that the step has."""
@@ -52,6 +85,8 @@ class ExtraWork:
             yield from layers.of_step(each)
         if self.adapters is not None:
             yield from self.adapters.of_step(shape)
+        if self.encoder is not None:
+            yield from self.encoder.of_step(shape)
 
     def passes(self, shape: StepShape) -> Iterator[tuple[StepShape, ModelWork]]:
         """Yield each pass of the layers that draft, in one step."""
@@ -71,21 +106,23 @@ def extra_work(
     facts: ModelFacts,
     kv: KvElement,
     sharding: Sharding,
-    extras: tuple[Drafts | None, Adapters | None],
+    extras: tuple[Drafts | None, Adapters | None, Pictures | None],
     element_bytes: int | None = None,
 ) -> ExtraWork:
-    """Compile the work of drafts and adapters. element_bytes: of every weight; None for the
+    """Compile the work of drafts, adapters and images. element_bytes: of every weight; None for the
     checkpoints' formats."""
-    drafts, adapters = extras
-    drafting = None
+    drafts, adapters, pictures = extras
+    drafting = encoder = None
+    element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
+    if pictures is not None and facts.vision is not None:
+        encoder = EncoderWork(facts.vision, element)
     if drafts is not None and drafts.by_layers:
         drafting = _drafting(facts, kv, sharding, drafts, element_bytes)
     of_adapters = None
     if adapters is not None:
-        element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
         size = lora_bytes(facts, adapters.room(1), element, sharding)
         of_adapters = AdapterWork(float(size), 2.0 * size / element)
-    return ExtraWork(drafting, of_adapters)
+    return ExtraWork(drafting, of_adapters, encoder)
 
 
 def _drafting(

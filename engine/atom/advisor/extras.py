@@ -1,4 +1,4 @@
-"""Extras of an engine: drafts, and adapters. Values only.
+"""Extras of an engine: drafts, adapters, and the images of its prompts. Values only.
 
 The plan of memory has room for them, the scheduler chooses drafts and slots of adapters as in a
 served engine, and steps take the time of their layers (`extra_work`).
@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atom.model_engine.request import LoRARequest
+from atom.model_engine.request_image import RequestImage
 from atom.sizing.kv_layout import NO_SPECULATION, Speculation
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import LoraRoom
+from atom.sizing.vision.facts import Grid, VisionFacts
 from atom.speculative_config import SpeculativeConfig
 
+_DIGEST_BYTES = 32
 _SPREAD = 2654435761  # Knuth's multiplier: neighbours' adapters have nothing to do with their place
 
 
@@ -83,6 +86,50 @@ class Adapters:
     @property
     def label(self) -> str:
         return f"{self.count} adapters of rank {self.rank} ({self.slots} on the device)"
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Images of each prompt, no two of which are alike. count: of a prompt; width, height: of each,
+    in pixels."""
+
+    count: int
+    width: int
+    height: int
+
+    def grid(self, vision: VisionFacts, max_model_len: int) -> Grid:
+        """Return the patches of an image: of its own size in whole tokens, or of the largest one,
+        if the encoder takes no such image."""
+        merge = vision.patches.merge
+        side = vision.patches.size * merge
+        rows, columns = (max(1, round(each / side)) for each in (self.height, self.width))
+        own = (1, rows * merge, columns * merge)
+        most = vision.largest_tokens(max_model_len)
+        takes = vision.takes(own) and vision.image_tokens(own) <= most
+        return own if takes else vision.largest_grid(max_model_len)
+
+    def tokens(self, vision: VisionFacts, max_model_len: int) -> int:
+        """Return the tokens of a prompt's images."""
+        return self.count * vision.image_tokens(self.grid(vision, max_model_len))
+
+    def of_request(
+        self, place: int, prompt_tokens: int, vision: VisionFacts, max_model_len: int
+    ) -> list[RequestImage]:
+        """Return the images of a request, which come before the last token of its prompt."""
+        grid = self.grid(vision, max_model_len)
+        tokens = vision.image_tokens(grid)
+        first = prompt_tokens - 1 - self.count * tokens
+        return [
+            RequestImage(
+                digest=(place * self.count + index).to_bytes(_DIGEST_BYTES, "little"),
+                offset=first + index * tokens,
+                filled=b"\1" * tokens,
+                grid=grid,
+                shape=(0,),  # pixels that nothing reads
+                pixels=memoryview(b""),
+            )
+            for index in range(self.count)
+        ]
 
 
 def speculation_of(drafts: Drafts | None) -> Speculation:

@@ -44,16 +44,23 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Launches:
     """The launches of an engine. buckets: of captured steps with prompts; prepare: seconds of the
-    host for the inputs of a step with prompts; op_by_op: to launch one that no bucket holds."""
+    host for the inputs of a step with prompts; op_by_op: to launch one that no bucket holds, as one
+    with images; encoder: to launch an image's encoder."""
 
     buckets: tuple[PromptBucket, ...] = ()
     prepare: float = 0.0
     op_by_op: float = 0.0
+    encoder: float = 0.0
 
     @classmethod
     def of(cls, form: EngineForm, vendor: Vendor, ranks: int, seconds: StepSeconds) -> Launches:
         """Describe the launches of an engine that is planned."""
-        return cls.for_limits(form.facts, form.limits, vendor, ranks, seconds)
+        found = cls.for_limits(form.facts, form.limits, vendor, ranks, seconds)
+        vision = form.facts.vision
+        if form.pictures is None or vision is None:
+            return found
+        layer = found.op_by_op / form.facts.num_layers
+        return replace(found, encoder=layer * vision.num_layers)
 
     @classmethod
     def for_limits(
@@ -76,20 +83,21 @@ class Launches:
 
     def times(self, factor: float) -> Launches:
         """Return launches that take so many times as long, for the ends of an error's range."""
-        return replace(self, prepare=self.prepare * factor, op_by_op=self.op_by_op * factor)
+        prepare, op_by_op = self.prepare * factor, self.op_by_op * factor
+        return replace(self, prepare=prepare, op_by_op=op_by_op, encoder=self.encoder * factor)
 
     def of_step(self, shape: StepShape) -> Launch:
         """Return the launch of a step."""
         if not shape.chunks:
             return Launch(shape)
-        for bucket in self.buckets:
+        for bucket in () if shape.has_images else self.buckets:
             prompts = shape.prompt_tokens
             if shape.decode_tokens == len(shape.contexts) and bucket.has_room(
                 shape.decode_tokens, prompts, len(shape.chunks)
             ):
                 padding = bucket.tokens - shape.decode_tokens - prompts
                 return Launch(replace(shape, padding=padding), self.prepare)
-        return Launch(shape, self.prepare, self.op_by_op)
+        return Launch(shape, self.prepare, self.op_by_op + self.encoder * bool(shape.grids))
 
 
 NO_LAUNCHES = Launches()  # of a host that takes no time

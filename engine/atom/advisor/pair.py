@@ -67,7 +67,7 @@ class Inbox:
         size = blocks.block_size
         usable = (len(request.prompt_token_ids) - 1) // size * size
         tokens = np.asarray(request.prompt_token_ids[: usable + 1], dtype=np.int32)
-        kept = list(producer.scheduler.blocks.match_prefix(tokens, "").block_ids)
+        kept = list(producer.scheduler.blocks.match_prefix(tokens, "", request.lora).block_ids)
         for block_ids in kept:
             producer.scheduler.blocks.pool.share(block_ids)
         self._waiting.append(Sending(request, producer, kept, tokens))
@@ -97,7 +97,8 @@ class Inbox:
             for first, block_ids in zip(plan.firsts, sending.taken[shared:], strict=True)
         ]
         after = sending.tokens[match.num_blocks * blocks.block_size : -1]
-        blocks.publish_received(received, after, match.num_blocks, match.last_hash)
+        lora = sending.request.lora
+        blocks.publish_received(received, after, match.num_blocks, match.last_hash, lora)
         for block_ids in sending.kept:
             sending.producer.scheduler.blocks.pool.free(block_ids)
         sending.producer.unblock(now)
@@ -123,7 +124,7 @@ class Inbox:
     def _takes(self, sending: Sending) -> bool:
         """Take blocks for the pages of a prompt; False if there is no room yet."""
         blocks = self.engine.scheduler.blocks
-        match = blocks.match_prefix(sending.tokens, "")
+        match = blocks.match_prefix(sending.tokens, "", sending.request.lora)
         end = (len(sending.tokens) - 1) // blocks.block_size
         plan = plan_pull(blocks, match, end)
         needed = plan.num_blocks + match.num_unheld

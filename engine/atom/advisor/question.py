@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from atom.advisor.extras import Adapters, Drafts
+from atom.advisor.extras import Adapters, Drafts, Pictures
 from atom.advisor.learned import Corrections
 from atom.advisor.load import Demand
 from atom.advisor.rates import Tables
@@ -51,7 +51,7 @@ class Variants:
 class Question:
     """The models that may serve a load within targets, and the cards to compare. prices: of a
     device and hour, by card; a card without one has no price. variants: of each engine; learned:
-    corrections by running deployments."""
+    corrections by running deployments; pictures: of each prompt, whose tokens are among its own."""
 
     models: tuple[ModelForm, ...]
     slo: Slo
@@ -62,6 +62,7 @@ class Question:
     prices: Mapping[str, float]
     variants: Variants = Variants()
     learned: Corrections = field(default_factory=dict)
+    pictures: Pictures | None = None
 
 
 @dataclass(frozen=True, slots=True)

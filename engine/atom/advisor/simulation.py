@@ -166,7 +166,7 @@ class _Simulation:
             VirtualEngine(form, fleet.step_seconds, fleet.launches, *rates)
             for _ in range(fleet.engines)
         ]
-        self._adapters, self._drafts = form.adapters, form.drafts is not None
+        self._form, self._drafts = form, form.drafts is not None
         self._pair = fleet.pair
         prefills = 0 if fleet.pair is None else fleet.pair.prefills
         self._prefills, self._answering = self._engines[:prefills], self._engines[prefills:]
@@ -247,13 +247,23 @@ class _Simulation:
         self._prefills[self._prompt_router.place(leg)].add(leg, at)
 
     def _request(self, place: int, prompt: list[int], outputs: int, at: float) -> Request:
+        adapters, pictures, vision = (
+            self._form.adapters,
+            self._form.pictures,
+            self._form.facts.vision,
+        )
+        images = []
+        if pictures is not None and vision is not None:
+            longest = self._form.limits.max_model_len
+            images = pictures.of_request(place, len(prompt), vision, longest)
         return Request(
             id=place,
             prompt_token_ids=prompt,
             params=SamplingParams(max_tokens=outputs, ignore_eos=True),
             max_total_tokens=len(prompt) + outputs,
             arrive_time=at,
-            lora=None if self._adapters is None else self._adapters.of_request(place),
+            lora=None if adapters is None else adapters.of_request(place),
+            images=images,
         )
 
     def _turn(self, engine: VirtualEngine) -> list[int]:

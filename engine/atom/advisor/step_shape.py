@@ -24,7 +24,8 @@ class StepShape:
     attends to, itself included; decode_tokens: of all decodes, drafts included; sampled: rows that
     get logits; padding: tokens of a captured step beside these, which layers multiply too; drafts:
     the most of a row; adapters: that rows have, adapted_tokens: of such rows, and loaded: adapters
-    that take a slot before the step."""
+    that take a slot before the step; grids: patches of the images that are encoded before the
+    layers run; has_images: whether a prompt with images is not yet past these."""
 
     contexts: NDArray[np.int64]
     decode_tokens: int
@@ -35,6 +36,8 @@ class StepShape:
     adapters: int = 0
     adapted_tokens: int = 0
     loaded: int = 0
+    grids: tuple[tuple[int, int, int], ...] = ()
+    has_images: bool = False
 
     @classmethod
     def of(cls, batch: ScheduledBatch) -> StepShape:
@@ -52,6 +55,8 @@ class StepShape:
             tuple([Chunk(before, count) for before, count in chunks]),
             of_decodes + prompts_ending,
             drafts=int(counts[:decodes].max(initial=1)) - 1,
+            grids=tuple(image.grid for image in batch.images.encodes),
+            has_images=bool(batch.images.rows),
         )
 
     @classmethod

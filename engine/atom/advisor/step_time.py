@@ -22,7 +22,7 @@ _OF_ONE_TOKEN = 0.2
 @dataclass(frozen=True, slots=True)
 class StepTimer:
     """Predicts steps. factor: multiplies every step, for the ends of an error's range; extras: the
-    work of drafts and adapters."""
+    work of drafts, adapters and images."""
 
     work: ModelWork
     card: Card
@@ -38,11 +38,13 @@ class StepTimer:
         return self.factor * (operations + self.beside_seconds(shape))
 
     def extra_seconds(self, shape: StepShape) -> float:
-        """Return the seconds of drafts and adapters in a step, launches included."""
+        """Return the seconds of drafts, adapters and images in a step, launches included."""
         seconds = sum(self.operation_seconds(work) for work in self.extras.of_step(shape))
         fixed = self.rates.seconds
         for _, layers in self.extras.passes(shape):
             seconds += fixed.layer * layers.layers
+        if self.extras.encoder is not None and shape.grids:
+            seconds += fixed.layer * self.extras.encoder.layers
         if self.extras.adapters is not None and shape.adapters:
             layer = fixed.adapter or ASSUMED.seconds.adapter
             alone = _OF_ONE_TOKEN if shape.adapted_tokens == 1 else 1.0

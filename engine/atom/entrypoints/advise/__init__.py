@@ -212,6 +212,12 @@ def _add_extras(parser: argparse.ArgumentParser) -> None:
         help="every form serves N adapters of up to this rank, which requests name equally often",
     )
     add(
+        "--images",
+        metavar="N:WIDTHxHEIGHT",
+        help="every prompt has N images of this size, whose tokens are among the prompt's; their "
+        "encoder takes its time",
+    )
+    add(
         "--max-loras",
         type=_devices,
         nargs="+",

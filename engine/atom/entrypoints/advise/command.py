@@ -32,7 +32,7 @@ from atom.entrypoints.advise.model_configs import (
 from atom.entrypoints.advise.report import as_document, html_page, lines
 from atom.entrypoints.advise.right_size import Beside, read_measured
 from atom.entrypoints.advise.running_server import load_of_metrics
-from atom.entrypoints.advise.variants import variants_of
+from atom.entrypoints.advise.variants import pictures_of, variants_of
 from atom.entrypoints.bench.charts.chart import Series
 from atom.entrypoints.bench.traces.timed_trace import TraceUnits, read_timed_trace
 from atom.entrypoints.bench.traces.traced_request import TracedRequest
@@ -67,6 +67,7 @@ def run(
         max_devices=args.max_devices,
         prices=_prices(args.prices) if args.prices else {},
         variants=variants_of(args, load, hub_config),
+        pictures=pictures_of(args.images),
         learned=learned_of([*running, *(_objects(args.learned) if args.learned else ())]),
     )
     measured = _measured(args)

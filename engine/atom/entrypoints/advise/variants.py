@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from atom.advisor.errors import AdviceError
-from atom.advisor.extras import Adapters, Drafts
+from atom.advisor.extras import Adapters, Drafts, Pictures
 from atom.advisor.load import Demand
 from atom.advisor.question import Variants
 from atom.entrypoints.advise.model_configs import HubConfig, config_of, source_of
@@ -18,6 +18,7 @@ from atom.sizing.options.drafting import MOST_DRAFTS, USUAL_DRAFTS
 
 # Of spec.engine.lora: adapters on the device by default, and the most of each number.
 _USUAL_SLOTS, _MOST_SLOTS, _MOST_ADAPTERS, _MOST_RANK = 4, 256, 1024, 512
+_MOST_IMAGES, _MOST_SIDE = 64, 16_384  # of a prompt, and pixels of an image
 _GIGA = 1e9
 
 
@@ -91,6 +92,26 @@ def _draft_model(name: str | None, hub_config: HubConfig) -> dict[str, Any]:
     except SizingError as error:
         raise AdviceError(f"--draft-model {name}: {error}") from error
     return {"model": source_of(name), "config": config, "facts": facts}
+
+
+def pictures_of(text: str | None) -> Pictures | None:
+    """Read N:WIDTHxHEIGHT, the images of a prompt; None for none. Raises AdviceError."""
+    if text is None:
+        return None
+    number, _, size = text.partition(":")
+    parts = (number, *size.partition("x")[::2])
+    if not all(each.isdecimal() for each in parts):
+        raise AdviceError(f"--images {text}: must be N:WIDTHxHEIGHT, such as 2:1024x768")
+    count, width, height = map(int, parts)
+    if (
+        not 1 <= count <= _MOST_IMAGES
+        or not 1 <= min(width, height) <= max(width, height) <= _MOST_SIDE
+    ):
+        raise AdviceError(
+            f"--images {text}: must be 1 to {_MOST_IMAGES} images with sides of 1 to {_MOST_SIDE} "
+            "pixels"
+        )
+    return Pictures(count, width, height)
 
 
 def _adapters(args: argparse.Namespace) -> tuple[Adapters, ...]:
