@@ -35,7 +35,7 @@ from atom.errors import ConfigError, ModelError
 from atom.generation_config.document import read_generation_config
 from atom.generation_config.sampling_defaults import generation_defaults
 from atom.lora_checkpoint import adapters_to_serve
-from atom.pooling_config import as_causal_model, pooling_config
+from atom.pooling_config import PoolingConfig, as_causal_model, pooling_config
 from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.drafting import (
     eagle3_problems,
@@ -49,6 +49,8 @@ from atom.sizing.engine_support import (
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.beside_encoder import encoder_problems
+from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
 from atom.sizing.options.option import range_problems
 from atom.sizing.options.parallelism import NodePlace, RoutingPolicy
@@ -95,13 +97,15 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     _refuse("kv_cache_dtype", kv_cache_problems(model.facts, options.cache.kv_cache_dtype))
     execution, speculative = options.execution, options.speculative
     _refuse("kv_transfer_config", options.transfer_problems(model))
+    asked = options.beside_encoder(model.max_model_len)
+    _refuse(model.facts.architecture, encoder_problems(model.facts, asked))
     if execution.reproducible:
         _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(
         model=model,
         cache=extended(
             CacheConfig,
-            options.cache,
+            _cache_options(options, model),
             kv_events=options.kv_events,
             kv_transfer=options.kv_transfer,
         ),
@@ -110,6 +114,7 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
             options.scheduler,
             num_speculative_tokens=speculative.num_tokens if speculative else 0,
             max_loras=options.lora.max_loras if options.lora else 0,
+            divides_prompts=not model.facts.is_encoder,
         ),
         parallel=extended(
             ParallelConfig, options.parallel, balance=options.balance, nodes=options.nodes
@@ -132,6 +137,14 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
         health=options.health,
         tier=options.tier,
     )
+
+
+def _cache_options(options: EngineOptions, model: ModelConfig) -> CacheOptions:
+    """Return the options of the cache: a token of an encoder depends on the tokens after it, so no
+    prefix is shared."""
+    if not model.facts.is_encoder:
+        return options.cache
+    return replace(options.cache, enable_prefix_caching=False)
 
 
 def check_options(options: EngineOptions) -> None:
@@ -346,8 +359,8 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         hf_config=text_part(checkpoint.config),
         facts=facts,
         dtype=options.model.dtype,
-        max_model_len=_context_length(options.model.max_model_len, facts),
-        vocab_size=facts.vocab_size,
+        max_model_len=_context_length(options.model.max_model_len, facts, pooling),
+        vocab_size=facts.vocab_size * facts.segments,
         eos_token_ids=ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
         generation=generation_defaults(read_generation_config(options.checkpoint, checkpoint)),
         load_dummy=options.model.load_dummy,
@@ -431,11 +444,14 @@ def _same_method(method: str, checkpoint: Checkpoint) -> bool:
     return bool(own) and named == own
 
 
-def _context_length(asked: int | None, facts: ModelFacts) -> int:
-    """Return the requested context length, or by default the one in config.json. Raises
-    `ConfigError` if the request exceeds the model's longest context, YaRN included."""
+def _context_length(asked: int | None, facts: ModelFacts, pooling: PoolingConfig | None) -> int:
+    """Return the requested context length, or by default the one in sentence-transformers' files or
+    config.json. Raises `ConfigError` if the request exceeds the model's longest context, YaRN
+    included."""
     if asked is None:
-        return facts.max_position_embeddings
+        longest = facts.max_position_embeddings
+        trained = None if pooling is None else pooling.max_tokens
+        return longest if trained is None else min(longest, trained)
     limit = facts.longest_context
     if asked > limit:
         raise ConfigError(

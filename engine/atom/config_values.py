@@ -22,6 +22,7 @@ from atom.lora_config import LoraConfig
 from atom.pooling_config import PoolingConfig
 from atom.sizing.host_tier import GIB
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.beside_encoder import EncoderOptions
 from atom.sizing.options.beside_transfer import BesideTransfer, transfer_problems
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
@@ -88,6 +89,17 @@ class EngineOptions:
             lora=self.lora is not None,
             expert_parallel=parallel.expert_parallel or parallel.dp_attention,
             kv_cache_dtype=self.cache.kv_cache_dtype,
+        )
+
+    def beside_encoder(self, max_model_len: int) -> EncoderOptions:
+        """Return the options that encoders restrict, at this context length."""
+        return EncoderOptions(
+            max_model_len=max_model_len,
+            step_tokens=self.scheduler.max_num_batched_tokens,
+            chunk_tokens=self.scheduler.long_prefill_token_threshold,
+            lora=self.lora is not None,
+            moves_pages=self.kv_events is not None or self.tier.offloading_size is not None,
+            speculation=self.speculative is not None,
         )
 
     def transfer_problems(self, model: ModelConfig) -> list[str]:
@@ -164,10 +176,12 @@ class CacheConfig(CacheOptions):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig(SchedulerOptions):
     """Limits and policies of the scheduler. num_speculative_tokens: drafts per sequence and step
-    for which blocks are reserved. max_loras: adapters that are on the device at once."""
+    for which blocks are reserved. max_loras: adapters that are on the device at once.
+    divides_prompts: several steps may compute a prompt; False for encoders."""
 
     num_speculative_tokens: int = 0
     max_loras: int = 0
+    divides_prompts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,33 @@ class Tokenizer:
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids), [start for start, _ in encoding.offsets]
 
+    def encode_pair(self, first: str, second: str, most: int | None) -> tuple[list[int], list[int]]:
+        """Encode two texts with the tokens around them, and return each token's segment as well.
+        most: tokens of both; the end of the longer text is cut, then the ends of both."""
+        (encoding,) = self._tokenizer.encode_batch([(first, second)])
+        ids, segments = list(encoding.ids), list(encoding.type_ids)
+        if most is None or len(ids) <= most:
+            return ids, segments
+        sides = encoding.sequence_ids  # None of the tokens around the texts
+        lengths = [sides.count(0), sides.count(1)]
+        around = len(ids) - sum(lengths)
+        rooms = _longest_first(lengths, max(0, most - around))
+        kept = []
+        for at, side in enumerate(sides):
+            if side is None or rooms[side] > 0:
+                kept.append(at)
+                if side is not None:
+                    rooms[side] -= 1
+        return [ids[at] for at in kept], [segments[at] for at in kept]
+
+    def cut(self, token_ids: list[int], most: int) -> list[int]:
+        """Return at most so many tokens from the beginning of an encoded text, with the special
+        token that closes it."""
+        if len(token_ids) <= most:
+            return token_ids
+        closes = most > 1 and token_ids[-1] in self._special_ids
+        return [*token_ids[: most - 1], token_ids[-1]] if closes else token_ids[:most]
+
     def token_id(self, text: str) -> int | None:
         """Look up the id of the token that the vocabulary has as this text."""
         found: int | None = self._tokenizer.token_to_id(text)
@@ -217,6 +244,18 @@ class Tokenizer:
             return bytes(_BYTE_OF_CHARACTER[character] for character in piece)
         except KeyError:  # an added token whose text is not spelled in the byte alphabet
             return piece.encode()
+
+
+def _longest_first(lengths: list[int], room: int) -> list[int]:
+    """Share room out among two texts: the longer one is cut to what the other leaves, but to no
+    less than the other; as tokenizers do by the strategy longest_first."""
+    short, long = sorted(lengths)
+    if short + long <= room:
+        return list(lengths)
+    if 2 * short > room:
+        short = room // 2
+    shared = [short, room - short]
+    return shared if lengths[0] <= lengths[1] else shared[::-1]
 
 
 def _read(folder: Path) -> tuple[ReadTokenizer, dict[str, Any]]:

@@ -14,6 +14,7 @@ import yaml
 
 from atom.sizing.architectures import ARCHITECTURES, LACKING
 from atom.sizing.engine_support import format_problem
+from atom.sizing.families.encoder_rows import ENCODERS
 from atom.sizing.quantization.config import read_quantization
 from atom.sizing.text_part import WRAPPERS, Wrapper
 from atom.sizing.vision.readers import reads_images
@@ -32,6 +33,11 @@ _WRAPPED_HEAD = """
 Of a checkpoint whose images are read, the image encoder is loaded with the text part, unless
 `--language-model-only` or `--limit-mm-per-prompt 0` is given. Of the others the text part alone is
 served.
+"""
+_ENCODERS_HEAD = """
+These models answer requests for [embeddings, scores and
+ranking](../guides/http-api.md#embeddings-scores-and-ranking), and generate nothing. Checkpoints are
+plain.
 """
 _FORMS_HEAD = """
 The fields of each form in `quantization_config`, except the modules that it leaves plain.
@@ -79,6 +85,9 @@ def page() -> str:
     )
     columns = ("model", "architecture", "its text part is a", "images", "forms")
     text += f"\n## Text parts of multimodal checkpoints\n{_WRAPPED_HEAD}\n{table(columns, wrapped)}"
+    encoders = ((row.label, code(name)) for name, row in ENCODERS.items())
+    text += f"\n## Text encoders\n{_ENCODERS_HEAD.strip()}\n\n"
+    text += table(("model", "architecture"), encoders)
     written = (
         (code(method), name, code(_said(section)))
         for method, of_method in known.items()

@@ -252,7 +252,7 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
             id=name,
             created=state.created,
             max_model_len=model.max_model_len,
-            vocab_size=model.vocab_size,
+            vocab_size=model.facts.vocab_size,
             supported_endpoints=list(state.offer(engine).endpoints),
             input_modalities=["text"] if engine.images is None else ["text", "image"],
             weight_version=engine.pauses.weights_version,

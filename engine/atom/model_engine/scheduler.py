@@ -97,6 +97,7 @@ class Scheduler:
         self._vision = vision
         self.images = ImageSteps.of(vision, self.rows, max_model_len, config)
         self._chunks.images = self.images
+        self._chunks.undivided = not config.divides_prompts
         self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens = tokens_of(config, self.rows, self._stops, draft_lengths)

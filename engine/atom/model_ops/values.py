@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 
@@ -258,8 +259,9 @@ class AttentionShape:
     """Heads of one attention layer on this rank; scale multiplies q·k. mask: the tokens that a
     query attends to. softcap: bounds scores, as softcap · tanh(score / softcap). sinks [Hq]
     float32, of a layer that has_sinks: a score of each head that takes part in every query's
-    softmax and has no value (gpt-oss). sees_ahead: tokens of an image also attend to its later
-    ones, as far as a step's `last_seen` says."""
+    softmax and has no value (gpt-oss). sees_ahead: tokens of an image, or of an encoder's prompt,
+    also attend to later ones, as far as a step's `last_seen` says; ahead: at most to so many of
+    these, 0 for all."""
 
     num_heads: int
     num_kv_heads: int
@@ -269,12 +271,22 @@ class AttentionShape:
     softcap: float | None = None
     has_sinks: bool = False
     sees_ahead: bool = False
+    ahead: int = 0
     sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
 
     def last_seen(self, step: AttentionMetaData) -> torch.Tensor | None:
         """Return the last position that each of the step's tokens attends to in this layer; None if
         none attends to a later token."""
-        return step.prompts.last_seen if self.sees_ahead else None
+        last = step.prompts.last_seen if self.sees_ahead else None
+        if last is None or not self.ahead:
+            return last
+        found = step.per_step.get(key := f"last seen of {self.ahead}")
+        if found is None:
+            positions = step.prompts.positions
+            assert positions is not None, "who knows the last seen tokens knows the positions"
+            found = torch.minimum(last, positions.to(last.dtype) + self.ahead)
+            step.per_step[key] = found
+        return cast(torch.Tensor, found)
 
     @property
     def has_plain_scores(self) -> bool:

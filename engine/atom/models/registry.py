@@ -14,22 +14,21 @@ from atom.errors import ModelError
 from atom.model_ops.linear import Build
 from atom.models.decoder.causal_lm import CausalLM
 from atom.models.decoder.spec import ModelSpec
-from atom.sizing.architectures import ARCHITECTURES
+from atom.sizing.architectures import SERVED
 
 # The name that serving engines' guides give this table; importable from model_runner too.
 support_model_arch_dict: dict[str, str] = {
-    name: f"atom.models.{row.module}" for name, row in ARCHITECTURES.items()
+    name: f"atom.models.{row.module}" for name, row in SERVED.items()
 }
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
     """Build the spec of the configuration's architecture. Raises `ModelError` if the architecture,
     or the meaning of a field of config.json, is not supported."""
-    row = ARCHITECTURES.get(config.architecture)
+    row = SERVED.get(config.architecture)
     if row is None:
         raise ModelError(
-            f"architecture {config.architecture} is not supported; "
-            f"supported: {', '.join(ARCHITECTURES)}"
+            f"architecture {config.architecture} is not supported; supported: {', '.join(SERVED)}"
         )
     return cast(ModelSpec, import_module(f"atom.models.{row.module}").spec(config))
 

@@ -61,6 +61,7 @@ from atom.sizing.layers import (
 )
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.options.beside_encoder import EncoderOptions, encoder_problems
 from atom.sizing.overheads import (
     LoraRoom,
     activation_bytes,
@@ -98,6 +99,7 @@ __all__ = [
     "DeviceMemory",
     "DoesNotFitError",
     "DoesNotFitReason",
+    "EncoderOptions",
     "ExpertOptions",
     "Experts",
     "KvBudget",
@@ -131,6 +133,7 @@ __all__ = [
     "communication_bytes",
     "concurrency_table",
     "eagle3_problems",
+    "encoder_problems",
     "expert_parallel_problem",
     "filling_tokens",
     "image_bytes",

@@ -9,7 +9,7 @@ formula sizes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from atom.sizing.config_fields import Config
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
@@ -41,6 +41,7 @@ from atom.sizing.families.dense import (
     seed_oss,
     smollm3,
 )
+from atom.sizing.families.encoder_rows import ENCODERS
 from atom.sizing.families.experts import (
     ernie4_5_moe,
     glm4_moe,
@@ -74,6 +75,7 @@ from atom.sizing.families.mamba2 import (
 from atom.sizing.families.nearest_family import nearest
 from atom.sizing.families.reading import (
     ActivationField,
+    Architecture,
     DraftHead,
     Family,
     Head,
@@ -107,29 +109,6 @@ _LLAMA4_BLOCK = ExpertsBlock(
 )
 _GEMMA_ACTIVATION = ActivationField("hidden_activation", "gelu_pytorch_tanh")
 _V4_MTP = "its layers that predict are of a kind of their own, which transformers does not define"
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One architecture. name: in config.json; model_type: by which a config.json without
-    `architectures` is known; label: the model's common name; module: below `atom.models`, with
-    `spec(config)`; family: readers of its layers and names.
-
-    - `gguf`: llama.cpp's name of it, "" if single-file checkpoints of it are not read.
-    - `written_by`: the methods whose quantised checkpoints are read; empty for all of them.
-    - `silu_alone`: its hidden_act is that of convolutions, gates and experts too, which know silu.
-    - `mtp_lacking`: the reason why its own layers do not draft, "" if they may.
-    """
-
-    name: str
-    model_type: str
-    label: str
-    module: str
-    family: Family
-    gguf: str = ""
-    written_by: tuple[str, ...] = ()
-    silu_alone: bool = False
-    mtp_lacking: str = ""
 
 
 _ROWS = (
@@ -386,6 +365,8 @@ _ROWS = (
     ),
 )
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for row in _ROWS}
+# The rows of all models that serve requests.
+SERVED: dict[str, Architecture] = ARCHITECTURES | ENCODERS
 # Models that only draft for another: their embedding is the target's, their head a smaller one.
 DRAFT_FAMILIES: dict[str, Family] = {
     "LlamaForCausalLMEagle3": Family(
@@ -409,12 +390,12 @@ LACKING: dict[str, str] = {
 
 def families() -> dict[str, Family]:
     """Return the readers of every architecture that runs, by its name."""
-    return {name: row.family for name, row in ARCHITECTURES.items()}
+    return {name: row.family for name, row in SERVED.items()}
 
 
 def of_model_type(model_type: str) -> str | None:
     """Return the name of the architecture of a config.json's model_type; None if none has it."""
-    return next((row.name for row in ARCHITECTURES.values() if row.model_type == model_type), None)
+    return next((row.name for row in SERVED.values() if row.model_type == model_type), None)
 
 
 def family_of(config: Config) -> tuple[str, Family]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from atom.sizing.architectures import ARCHITECTURES, LACKING
+from atom.sizing.architectures import LACKING, SERVED
 from atom.sizing.attention.kinds import EntriesAttention
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock
 from atom.sizing.model_facts import ModelFacts
@@ -27,6 +27,7 @@ SUPPORTED_ROPE_TYPES = (
 )
 SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_WITHOUT_GATE = ("relu2",)
+SUPPORTED_IN_ENCODERS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_DRAFT_METHODS = ("ngram", "mtp", "eagle3")
 SUPPORTED_FORMATS = (
@@ -55,7 +56,7 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
     """
     if facts.architecture in beyond or "*" in beyond:
         return ()
-    if facts.architecture not in ARCHITECTURES:
+    if facts.architecture not in SERVED:
         return (unsupported_architecture(facts.architecture),)
     return tuple(_forms(facts))
 
@@ -65,7 +66,7 @@ def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
     of the most similar supported one."""
     like = f": {LACKING[name]}" if name in LACKING else ""
     like += f"; the nearest that runs is {nearest}" if nearest else ""
-    supported, wrapped = ", ".join(ARCHITECTURES), ", ".join(WRAPPERS)
+    supported, wrapped = ", ".join(SERVED), ", ".join(WRAPPERS)
     return Unsupported(
         "architectures",
         f"architecture {name} is not supported{like}; this version of the engine runs {supported}, "
@@ -134,7 +135,7 @@ def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """Yield the settings of a supported architecture's checkpoint that the engine does not
     compute."""
-    row = ARCHITECTURES[facts.architecture]
+    row = SERVED[facts.architecture]
     scheme = facts.quantization
     if scheme is not None and row.written_by and scheme.method not in row.written_by:
         yield Unsupported(
@@ -153,9 +154,11 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
             f"rope type {unknown!r} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}",
         )
     gated = all(alike.layer.mlp.gated for alike in facts.layer_counts)
-    activations = SUPPORTED_ACTIVATIONS if gated else SUPPORTED_WITHOUT_GATE
+    activations: tuple[str, ...] = SUPPORTED_ACTIVATIONS if gated else SUPPORTED_WITHOUT_GATE
     if row.silu_alone:
         activations = ("silu",)
+    if facts.is_encoder:
+        activations = SUPPORTED_IN_ENCODERS
     if facts.hidden_act not in activations:
         yield Unsupported(
             "hidden_act",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from atom.sizing.attention.kinds import AttentionFacts
 from atom.sizing.quantization import Quantization
@@ -117,10 +118,10 @@ class MlpFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """The facts of one layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: whether
-    a scalar multiplies its output; `per_layer_input`: elements of this layer's own embedding of
-    each token (Gemma 4), 0 without; `streams`: residual streams that hyper-connections mix
-    (DeepSeek V4), 0 for a single ordinary one.
+    """The facts of one layer. `norms`: vectors of the hidden size in its norms, one for each
+    RMSNorm; `output_factor`: whether a scalar multiplies its output; `per_layer_input`: elements of
+    this layer's own embedding of each token (Gemma 4), 0 without; `streams`: residual streams that
+    hyper-connections mix (DeepSeek V4), 0 for a single ordinary one.
 
     `formats`: of projections (weights.py) by name that are not in the model's own element type.
     """
@@ -138,14 +139,56 @@ class LayerFacts:
         return next((stored for known, stored in self.formats if known == name), None)
 
 
+# The state of a prompt that a head of labels reads: of its first token, or the mean of all.
+HeadPooling = Literal["cls", "mean"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelHead:
+    """The head of `labels` numbers: a square matrix, an activation, perhaps a norm, and the matrix
+    of the labels. vectors: of the hidden size, which are the square matrix's bias and the norm."""
+
+    labels: int
+    vectors: int
+    pooling: HeadPooling = "cls"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderFacts:
+    """The parts of an encoder beside its layers.
+
+    - `positions`: rows of the table of learned positions, 0 if heads rotate; `first_position`: the
+      row of a prompt's first token.
+    - `token_types`: rows of the table of segments, 0 without.
+    - `norm_vectors`: of the hidden size, in the norms outside of the layers.
+    - `head`: of labels, None for a model of hidden states.
+    """
+
+    norm_vectors: int
+    positions: int = 0
+    first_position: int = 0
+    token_types: int = 0
+    head: LabelHead | None = None
+
+    def elements(self, hidden_size: int) -> int:
+        """Count the elements of all these parts."""
+        rows = self.positions + self.token_types + self.norm_vectors
+        if self.head is None:
+            return rows * hidden_size
+        rows += hidden_size + self.head.vectors + self.head.labels
+        return rows * hidden_size + self.head.labels
+
+
 @dataclass(frozen=True, slots=True)
 class ExtraInputs:
     """Inputs of a model besides its embedding. `joined_size`: width of the input that a draft model
     joins into its hidden state, 0 for other models; `per_layer_vocab_size`: of the embedding with
-    an input per layer, 0 without."""
+    an input per layer, 0 without; `encoder`: tables and head of a text encoder, None for
+    decoders."""
 
     joined_size: int = 0
     per_layer_vocab_size: int = 0
+    encoder: EncoderFacts | None = None
 
 
 NO_INPUTS = ExtraInputs()

@@ -149,6 +149,7 @@ class ModelFacts:
             inputs=ExtraInputs(
                 joined_size=_joined_size(config, draft, hidden_size),
                 per_layer_vocab_size=_per_layer_vocab_size(config, layers),
+                encoder=None if family.encoder is None else family.encoder(config),
             ),
             checkpoint=CheckpointNames(
                 wrapper=wrapper or "",
@@ -215,6 +216,20 @@ class ModelFacts:
     def without_images(self) -> ModelFacts:
         """Return the facts of the text model alone."""
         return self if self.vision is None else replace(self, vision=None)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Return whether tokens attend in both directions, and the model generates nothing."""
+        return self.inputs.encoder is not None
+
+    @property
+    def segments(self) -> int:
+        """Return how many segments a prompt may have: a head that scores pairs of texts tells the
+        second text from the first, if there is a table of segments."""
+        encoder = self.inputs.encoder
+        if encoder is None or encoder.head is None:
+            return 1
+        return min(max(1, encoder.token_types), 2)
 
     @property
     def keeps_states(self) -> bool:

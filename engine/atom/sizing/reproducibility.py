@@ -64,6 +64,8 @@ def _of_model(facts: ModelFacts, asked: ReproducibleOptions) -> Iterator[str]:
             "its layers keep states, which chunks and drafts sum up in another order; drop "
             "--reproducible"
         )
+    if facts.is_encoder:
+        yield "attention in both directions has no kernel of fixed order; drop --reproducible"
     kinds = [alike.layer.attention for alike in facts.layer_counts]
     if any(isinstance(kind, EntriesAttention) for kind in kinds):
         yield "its layers attend to entries that sum up tokens; drop --reproducible"

@@ -42,6 +42,7 @@ from atom.sizing.vision.facts import VisionFacts
 _FLOAT32_BYTES = 4
 _TABLE_BYTES = 8  # of an expert's number in the table by token
 _INPUTS = "inputs of each layer"
+_BESIDE_LAYERS = "positions, types and head"
 ENCODER = "image encoder"
 PER_LAYER_INPUT = "per_layer_"  # the prefix of the matrices of a layer's own inputs
 # The prefixes of the matrices of a layer's attention, below the layer.
@@ -127,7 +128,10 @@ def weight_parts(
         sizes[_INPUTS] = (inputs * facts.hidden_size + norm) * element
     for alike in facts.layer_counts:
         _add_layers(sizes, facts, alike, element_bytes, sharding)
-    sizes["norms and routers"] = sizes.pop("norms and routers") + facts.hidden_size * element
+    encoder = facts.inputs.encoder
+    last_norm = facts.hidden_size if encoder is None else 0
+    sizes["norms and routers"] = sizes.pop("norms and routers") + last_norm * element
+    sizes[_BESIDE_LAYERS] = 0 if encoder is None else encoder.elements(facts.hidden_size) * element
     streams = facts.layer_counts[0].layer.streams
     joining = stream_head_floats(streams, facts.hidden_size)
     sizes["norms and routers"] += joining * (element_bytes or _FLOAT32_BYTES)
@@ -136,7 +140,7 @@ def weight_parts(
     sizes[ENCODER] = 0 if vision is None else vision.parameters * element
     replicated = {
         *("compressing projections", _INPUTS, "norms and routers", "joining projection"),
-        ENCODER,
+        *(ENCODER, _BESIDE_LAYERS),
     }
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
     if with_mtp and facts.mtp_counts:

@@ -59,14 +59,15 @@ class PromptPlan:
     chunks: rows with a history that it may compute in pieces, in order and in none of those groups.
     context: tokens that all rows but decodes attend over, None if the host does not know.
     last_seen: [tokens] int32 on the model's device, the position of the last token that each
-    attends to in layers whose image tokens see later ones; None if no token sees a later one.
-    Decodes see none.
+    attends to in layers whose image tokens see later ones, or of an encoder; None if no token sees
+    a later one. Decodes see none. positions: [tokens] int64 of each, known with last_seen.
     """
 
     equal: tuple[EqualPrompts, ...] = ()
     chunks: tuple[LongChunk, ...] = ()
     context: int | None = None
     last_seen: torch.Tensor | None = field(default=None, compare=False)
+    positions: torch.Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

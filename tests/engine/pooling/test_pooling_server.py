@@ -332,8 +332,8 @@ def test_options_and_files_say_what_is_pooled(tmp_path: Path, embedder: Path) ->
     [
         (lambda folder: add_modules(folder, pooling_mode="mean_tokens"), "mean_tokens"),
         (
-            lambda folder: _edit(folder / "modules.json", "models.Normalize", "models.Dense"),
-            "Dense",
+            lambda folder: _edit(folder / "modules.json", "models.Normalize", "models.WordWeights"),
+            "WordWeights",
         ),
         (lambda folder: _edit(folder / "config.json", "{", '{"is_causal": false,'), "directions"),
         (lambda folder: (folder / "modules.json").write_text("{}]"), "modules"),

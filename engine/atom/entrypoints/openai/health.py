@@ -119,7 +119,7 @@ def health_routes(state: ServerState) -> APIRouter:
         assert report is not None
         facts: dict[str, Any] = msgspec.structs.asdict(report)
         facts["served_model_name"] = engine.config.model.served_name
-        facts["vocab_size"] = engine.config.model.vocab_size
+        facts["vocab_size"] = engine.config.model.facts.vocab_size
         facts["kv_tokens"] = report.kv_tokens
         facts |= transfer_facts(engine.config)
         facts.update(state.timeline.measured())

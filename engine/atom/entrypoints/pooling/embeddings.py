@@ -59,7 +59,9 @@ def _dimensions(asked: Asked, request: EmbeddingRequest) -> int | None:
     if wanted is None:
         return None
     config = asked.engine.config.model
-    trained, size = config.hf_config.get("matryoshka_dimensions"), config.facts.hidden_size
+    trained, pooling = config.hf_config.get("matryoshka_dimensions"), config.pooling
+    assert pooling is not None
+    size = pooling.size(config.facts.hidden_size)
     if isinstance(trained, list) and wanted not in trained:
         known = ", ".join(map(str, trained))
         raise RequestError(

@@ -1,7 +1,8 @@
 """/v1/score and /v1/rerank: how relevant texts are to each other.
 
-A reranker reads each pair in one prompt, Qwen3-Reranker's, and says yes or no; an embedding model
-reads each text once, and the cosine of the two vectors is the score, as in vLLM.
+A reranker reads each pair in one prompt, Qwen3-Reranker's, and says yes or no; a cross-encoder
+reads both texts as two segments, and its head gives the score; an embedding model reads each text
+once, and the cosine of the two vectors is the score, as in vLLM.
 """
 
 from __future__ import annotations
@@ -93,23 +94,36 @@ def _pairs(request: ScoreRequest) -> _Pairs:
 
 async def _scores(asked: Asked, pairs: _Pairs, instruction: str | None, field: str) -> _Scored:
     with naming(field):
-        if asked.kind == "classify":
+        is_encoder = asked.engine.config.model.facts.is_encoder
+        if asked.kind == "classify" and not is_encoder:
             return await _judged(asked, pairs, instruction)
         if instruction is not None:
+            reads = "reads texts alone" if asked.kind == "classify" else "embeds each text"
             raise RequestError(
-                f"instruction is for rerankers, and {asked.model} embeds each text; write it into "
-                "the query",
+                f"instruction is for rerankers that generate, and {asked.model} {reads}; write it "
+                "into the query",
                 param="instruction",
             )
-        return await _compared(asked, pairs)
+        return await (_labelled if asked.kind == "classify" else _compared)(asked, pairs)
+
+
+async def _labelled(asked: Asked, pairs: _Pairs) -> _Scored:
+    """Return a cross-encoder's score of each pair."""
+    text = asked.engine.text
+    prompts = await text.tokenize_pairs(pairs, asked.client_id, most=_most_tokens(asked))
+    pooled = await pool(asked, prompts, add_special_tokens=False, truncates=False)
+    return _Scored(pooled.vectors[:, 0].tolist(), pooled.usage)
+
+
+def _most_tokens(asked: Asked) -> int | None:
+    """Return how many tokens of a pair the request keeps, None for all."""
+    most, longest = asked.request.truncate_prompt_tokens, asked.engine.config.model.max_model_len
+    return most if most is None else longest if most == -1 else min(most, longest)
 
 
 async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scored:
     """Return a reranker's score of each pair."""
-    engine, most = asked.engine, asked.request.truncate_prompt_tokens
-    if most is not None:
-        longest = engine.config.model.max_model_len
-        most = longest if most == -1 else min(most, longest)
+    engine, most = asked.engine, _most_tokens(asked)
     prompts = []
     for query, document in pairs:
         parts = [

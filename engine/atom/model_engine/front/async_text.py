@@ -54,6 +54,18 @@ class AsyncText:
             return [one(prompt) for prompt in prompts]
         return await self._thread(client_id, lambda: [one(prompt) for prompt in prompts])
 
+    async def tokenize_pairs(
+        self, pairs: Sequence[tuple[str, str]], client_id: str, *, most: int | None
+    ) -> list[list[int]]:
+        """Return the token ids of each pair of texts, cut to `most`. Raises `RequestError`."""
+        one = partial(self._processor.inputs.tokenize_pair, most=most)
+        length = sum(len(text) for pair in pairs for text in pair)
+        return await self.run(
+            client_id,
+            lambda: [one(*pair) for pair in pairs],
+            is_long=length > _LONG_TEXT_CHARACTERS,
+        )
+
     async def detokenize(
         self, token_ids: Sequence[int], client_id: str = "", *, skip_special_tokens: bool
     ) -> str:

@@ -68,6 +68,24 @@ class InputProcessor:
         self.vocabulary.check_encoded(token_ids, "prompt")
         return token_ids
 
+    def tokenize_pair(self, first: str, second: str, most: int | None) -> list[int]:
+        """Return the token ids of two texts that an encoder reads together; ids of the second
+        segment count from the vocabulary's end, if the model tells segments apart. most: tokens
+        that are kept, None for all. Raises `RequestError`."""
+        if self._tokenizer is None:
+            raise RequestError(f"{self._model.path} has no tokenizer, which pairs of texts need")
+        longest = self._model.max_model_len
+        for text in (first, second):
+            if self._tokenizer.has_far_more_than(longest, text):
+                raise self._too_long(f"more than {2 * longest}", for_answer=True)
+        try:
+            ids, segments = self._tokenizer.encode_pair(first, second, most)
+        except (UnicodeError, TypeError) as error:
+            raise RequestError("a text is not valid Unicode text", param="prompt") from error
+        self.vocabulary.check_encoded(ids, "prompt")
+        size, last = self._model.facts.vocab_size, self._model.facts.segments - 1
+        return [index + size * min(of, last) for index, of in zip(ids, segments, strict=True)]
+
     def place_images(
         self, images: ImageInput, text: str, items: Sequence[ImageItem], *, add_special_tokens: bool
     ) -> PlacedPrompt | None:
@@ -99,7 +117,11 @@ class InputProcessor:
         if not pools and pooling is not None:
             raise RequestError(
                 f"{name} was started for {pooling.kind} (--runner pooling) and generates nothing; "
-                "start another server with --runner generate"
+                + (
+                    "it is an encoder: start another server with a model that generates"
+                    if self._model.facts.is_encoder
+                    else "start another server with --runner generate"
+                )
             )
 
     def prepare(self, params: SamplingParams) -> SamplingParams:
@@ -199,6 +221,8 @@ class InputProcessor:
         if most == -1:
             room_tokens = self._model.max_model_len - (params.max_tokens or 1)
             most = self._longest_prompt if self._model.pooling else max(1, room_tokens)
+        if self._model.facts.is_encoder and self._tokenizer is not None:
+            return self._tokenizer.cut(token_ids, most)
         return token_ids[:most] if params.truncation_side == "right" else token_ids[-most:]
 
     @property

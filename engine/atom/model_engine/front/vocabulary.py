@@ -27,7 +27,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self.size = model.vocab_size
         # Tokens that texts can become and the model has not, by id: hardly ever any.
-        self._beyond = {} if tokenizer is None else tokenizer.tokens_from(self.size)
+        self._beyond = {} if tokenizer is None else tokenizer.tokens_from(model.facts.vocab_size)
 
     def check_encoded(self, token_ids: Iterable[int], param: str) -> None:
         """Check ids that the tokenizer made of a text. Raises `RequestError` with the token."""

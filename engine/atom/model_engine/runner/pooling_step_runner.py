@@ -1,7 +1,8 @@
 """PoolingStepRunner: steps of a model whose prompts become vectors, not tokens.
 
 The layers, slots and blocks are those of any step. In place of sampling, the hidden states of the
-rows whose prompts end with the step are pooled. Every rank of a group has all of them, so the ranks
+rows whose prompts end with the step are pooled: of a decoder that of the last token, of an encoder
+the vector or the label that its layers give. Every rank of a group has all of them, so the ranks
 exchange no more than they would to sample. The returned tokens are zeros: they end their rows, and
 no later step computes them.
 """
@@ -17,6 +18,7 @@ from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_engine.batch import ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner.cuda_graphs.decode_graphs import ForwardOutput
+from atom.model_engine.runner.dense_layers import dense_layers
 from atom.model_engine.runner.host_tokens import PendingTokens, PendingVectors
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.submitted_step import SubmittedStep
@@ -27,9 +29,12 @@ class PoolingStepRunner(StepRunner):
     def __init__(self, model: ModelConfig, *parts: Any) -> None:
         """parts: as StepRunner's. Raises `ModelError` if a score's tokens are unknown."""
         super().__init__(*parts)
-        assert model.pooling is not None
-        self._normalized = model.pooling.normalized
-        self._token_ids = None if model.pooling.kind == "embed" else score_tokens(model)
+        pooling = model.pooling
+        assert pooling is not None
+        self._normalized, self._label = pooling.normalized, pooling.label
+        by_tokens = pooling.kind == "classify" and pooling.label is None
+        self._token_ids = score_tokens(model) if by_tokens else None
+        self._dense = dense_layers(model, self._device.torch_device)
 
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
@@ -43,10 +48,16 @@ class PoolingStepRunner(StepRunner):
         return output if step.pooled is None else replace(output, pooled=step.pooled.wait())
 
     def _pool(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, size] float32
-        """Return the embeddings of length 1, or probabilities of the second of two tokens against
-        the first; in float32, since clients compare numbers that are nearly equal."""
+        """Return the embeddings, of length 1 if they are to be, or scores: a head's labels, or
+        probabilities of the second of two tokens against the first; in float32, since clients
+        compare numbers that are nearly equal."""
+        if self._label is not None:
+            labels = hidden.float()
+            return labels.sigmoid() if self._label == "sigmoid" else labels
         if self._token_ids is None:
             vectors = hidden.float()
+            for dense in self._dense:
+                vectors = dense(vectors)
             if self._normalized:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
             return vectors

@@ -99,6 +99,7 @@ class StepRunner:
         )
         self._host_tokens = HostTokens(num_slots * self._numbers_per_row(config), device)
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
+        self._inputs.sees_whole = model.spec.encoder is not None
         self.images: ImageInputs | None = None
         if model.vision is not None:
             self.images = self._inputs.images = ImageInputs(model.vision, device, length)

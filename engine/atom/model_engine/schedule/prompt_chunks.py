@@ -24,6 +24,7 @@ Clients = abc.Sequence[Hashable]
 
 class PromptChunks:
     images: ImageSteps | None = None  # of models that read images
+    undivided = False  # of encoders: a step computes the whole of a prompt, or none of it
     _room = 0  # tokens that the step can still have
     _waits = False  # a row needs more of them at once than there are
 
@@ -64,7 +65,11 @@ class PromptChunks:
 
     def add(self, chunks: list[Chunk], slot: int, most: int) -> int:
         """Append as much of the row as `most`, `left` and blocks allow; how much that is."""
-        count = min(self.left(slot), most, self._room)
+        left = self.left(slot)
+        count = min(left, most, self._room)
+        if self.undivided and 0 < count < left:
+            count = left if left <= self._room else 0
+            self._waits |= count == 0
         windows = self._row_blocks.windows
         if count > 0 and self.images is not None:
             count = self._with_images(self.images, slot, count)
@@ -123,8 +128,8 @@ class PromptChunks:
             if sequence.slot == NO_SLOT:
                 continue
             count = self.add(chunks, sequence.slot, budget)
-            if not count and self.images is not None:
-                break  # an image finds no room, nor would one behind it
+            if not count and (self.undivided or self.images is not None):
+                break  # an image or a whole prompt finds no room, nor would one behind it
             budget -= count
 
     def unfinished(self, slots: list[int]) -> list[int]:

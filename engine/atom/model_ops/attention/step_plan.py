@@ -38,7 +38,8 @@ class StepRows:
 class StepTensors:
     """A step's rows on the device: query_starts [R + 1], context_lens [R] int32, and for each group
     of layers slot_mapping [T] int64 and block_tables [R, blocks] int32; slots [R] int64; last_seen
-    [T] int32, the last position that each token attends to, None if no token sees a later one."""
+    [T] int32, the last position that each token attends to, None if no token sees a later one;
+    positions [T] int64, of each token, if some sees a later one."""
 
     query_starts: torch.Tensor
     context_lens: torch.Tensor
@@ -46,6 +47,7 @@ class StepTensors:
     block_tables: tuple[torch.Tensor, ...]
     slots: torch.Tensor | None = None
     last_seen: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
 
 
 def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, ...]:
@@ -64,6 +66,7 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
             chunks=long_chunks(*counts),
             context=int(contexts[rows.num_decodes :].sum()),
             last_seen=tensors.last_seen,
+            positions=tensors.positions,
         ),
     )
 

@@ -24,6 +24,7 @@ from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding
 from atom.model_ops.values import Stream
 from atom.models.decoder.decoder_layers import DecoderLayer
+from atom.models.decoder.encoder.encoder import Encoder
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.models.decoder.hyper_connections import HyperHead
 from atom.models.decoder.layer_class import layer_class
@@ -132,13 +133,14 @@ def _with_outputs(stream: Stream, images: ImageTokens, part: int) -> Stream:
 
 class CausalLM(nn.Module):
     """A decoder, `model`, with its output head, `lm_head`: a step runs one, then the other on the
-    rows that sample. vision: the encoder of images, None for a model of text."""
+    rows that sample. A text encoder takes the decoder's place; its head is unused. vision: the
+    encoder of images, None for a model of text."""
 
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
         self.spec = spec
         self._exchange = build.exchange
-        self.model = Decoder(spec, build)
+        self.model = Decoder(spec, build) if spec.encoder is None else Encoder(spec, build)
         self.lm_head = ParallelLMHead(
             spec.vocab_size, spec.hidden_size, build, softcap=spec.logits_softcap
         )
@@ -184,6 +186,8 @@ class CausalLM(nn.Module):
             *(f"model.layers.{index}." for index in range(first, last)),
         )
         unseen = () if self.vision is None else self.vision.unused
+        if self.spec.encoder is not None:
+            unseen = self.spec.encoder.unused
         return (*drafting, *others, *self._unused_keys(), *unseen)
 
     def _unused_keys(self) -> Iterator[str]:

@@ -31,6 +31,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.models.vision.encoder import VisionSpec
+from atom.pooling_config import TokenPooling
 from atom.sizing.attention.kinds import (
     EntriesAttention,
     GroupedAttention,
@@ -38,7 +39,7 @@ from atom.sizing.attention.kinds import (
     SharedKvAttention,
     StateAttention,
 )
-from atom.sizing.layers import PLAIN_BLOCK, Experts, LayerFacts, Stacking
+from atom.sizing.layers import PLAIN_BLOCK, EncoderFacts, Experts, LayerFacts, Stacking
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
@@ -133,6 +134,39 @@ class PerLayerInputsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSpec:
+    """The modules of a head of labels, by their names below the model. dense: a square matrix;
+    activation: after it; norm: after that, "" without one; labels: the last matrix; bias: of the
+    first one."""
+
+    dense: str
+    labels: str
+    activation: str = "tanh"
+    norm: str = ""
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSpec:
+    """The settings of an encoder.
+
+    - `activation`: of its MLPs; `eps`, `norm_bias`: of every LayerNorm.
+    - `norms_sums`: a norm follows each sum (BERT), else it precedes attention and MLP (ModernBERT).
+    - `pooled`: the tokens whose states make a prompt's vector; `head`: makes a score of it.
+    - `unused`: name prefixes of tensors that a checkpoint may have beside.
+    """
+
+    facts: EncoderFacts
+    activation: str
+    eps: float
+    norms_sums: bool
+    norm_bias: bool
+    pooled: TokenPooling
+    head: HeadSpec | None = None
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """The settings of a model of decoder layers. embedding_scale: multiplies embeddings;
     logits_softcap: bounds the logits; logits_scale: multiplies the hidden states of the logits;
@@ -140,7 +174,8 @@ class ModelSpec:
     have after the model's, for speculation alone; mtp_prefix: the prefix of their names, "" if
     their numbers continue the model's; aux_layers: layers whose inputs are auxiliary hidden states,
     with the last norm's input as the one after all layers; per_layer_inputs: embeddings that are
-    inputs of each layer; vision: the encoder of images, None for a model of text."""
+    inputs of each layer; vision: the encoder of images, None for a model of text; encoder: the
+    settings of a text encoder, None for a decoder."""
 
     hidden_size: int
     vocab_size: int
@@ -156,6 +191,7 @@ class ModelSpec:
     aux_layers: tuple[int, ...] = ()
     per_layer_inputs: PerLayerInputsSpec | None = None
     vision: VisionSpec | None = None
+    encoder: EncoderSpec | None = None
 
     def on_rank(self, ranks: int) -> ModelSpec:
         """Return the spec of one of `ranks` ranks, with its share of the heads. Matrices stay whole
@@ -194,10 +230,16 @@ class ModelSpec:
             block_size=block_size,
             formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
             experts=self._experts_case(),
-            activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
+            activations=self._activations(),
             wide_norms=dtype is not torch.float32
             and any(spec.unit_offset for spec in (self.norm, *(each.norm for each in self.layers))),
         )
+
+    def _activations(self) -> tuple[Gating, ...]:
+        """Return the activations that operations compute; an encoder's MLP computes its own."""
+        if self.encoder is not None:
+            return ()
+        return tuple(dict.fromkeys(layer.activation for layer in self.layers))
 
     def _experts_case(self) -> ExpertsCase:
         routings = (layer.experts.routing for layer in self.layers if layer.experts)

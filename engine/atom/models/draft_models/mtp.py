@@ -16,7 +16,7 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.values import Stream
-from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.causal_lm import CausalLM, Decoder
 from atom.models.decoder.decoder_layers import DecoderLayer
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.models.decoder.layer_norm import build_norm
@@ -39,7 +39,9 @@ class MtpDraft(DraftModel):
         self.enorm = build_norm(size, layer.norm, build)
         self.hnorm = build_norm(size, layer.norm, build)
         self.eh_proj = Linear((joining(self._joining, size, 2 * size),), build)
-        self.layer = DecoderLayer(layer, model.model.rotary_of(layer.rope), build, size)
+        decoder = model.model
+        assert isinstance(decoder, Decoder), "an encoder drafts nothing"
+        self.layer = DecoderLayer(layer, decoder.rotary_of(layer.rope), build, size)
         self.layer.is_last = True
         self.shared_head = _SharedHead(build_norm(size, layer.norm, build))
 

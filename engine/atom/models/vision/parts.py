@@ -33,6 +33,7 @@ _ACTIVATIONS: dict[str, Elementwise] = {
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,
     "relu": F.relu,
+    "tanh": torch.tanh,
 }
 
 
@@ -40,8 +41,9 @@ def activation(name: str) -> Elementwise:
     """Return an activation by its name in config.json. Raises `ModelError` for an unknown one."""
     if name not in _ACTIVATIONS:
         raise ModelError(
-            f"config.json: the image encoder's activation {name!r} is not supported; known: "
-            f"{', '.join(_ACTIVATIONS)}; --language-model-only serves the text part"
+            f"config.json: the encoder's activation {name!r} is not supported; known: "
+            f"{', '.join(_ACTIVATIONS)}; --language-model-only serves the text part of a model "
+            "that reads images"
         )
     return _ACTIVATIONS[name]
 

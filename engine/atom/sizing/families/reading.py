@@ -16,6 +16,7 @@ from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.layers import (
     PLAIN_BLOCK,
+    EncoderFacts,
     ExpertsBlock,
     LayerFacts,
     MlpFacts,
@@ -36,6 +37,8 @@ def plain_fields(config: Config) -> Config:
 
 class Head(enum.Enum):
     """The relation of the head's matrix to the embedding's."""
+
+    NO_MATRIX = enum.auto()  # of an encoder, which gives no tokens
 
     UNTIED_BY_DEFAULT = enum.auto()  # unless config.json states otherwise
     TIED_BY_DEFAULT = enum.auto()  # unless config.json states otherwise
@@ -88,7 +91,8 @@ class MtpLayers:
 class Family:
     """The readers and names of a family. `layer` reads layer i; `fields` renames the fields of a
     config.json to the usual names; `experts_block`: the experts' module in a checkpoint; `draft`:
-    of a model that only drafts, None for other models."""
+    of a model that only drafts, None for other models; `encoder`: reads the parts of a text encoder
+    beside its layers, None for decoders."""
 
     layer: ReadLayer
     head: Head = Head.UNTIED_BY_DEFAULT
@@ -98,12 +102,36 @@ class Family:
     stored: StoredNames = StoredNames()
     mtp: MtpLayers = MtpLayers()
     draft: DraftHead | None = None
+    encoder: Callable[[Config], EncoderFacts] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One architecture. name: in config.json; model_type: by which a config.json without
+    `architectures` is known; label: the model's common name; module: below `atom.models`, with
+    `spec(config)`; family: readers of its layers and names.
+
+    - `gguf`: llama.cpp's name of it, "" if single-file checkpoints of it are not read.
+    - `written_by`: the methods whose quantised checkpoints are read; empty for all of them.
+    - `silu_alone`: its hidden_act is that of convolutions, gates and experts too, which know silu.
+    - `mtp_lacking`: the reason why its own layers do not draft, "" if they may.
+    """
+
+    name: str
+    model_type: str
+    label: str
+    module: str
+    family: Family
+    gguf: str = ""
+    written_by: tuple[str, ...] = ()
+    silu_alone: bool = False
+    mtp_lacking: str = ""
 
 
 def ties_head(family: Family, config: Config) -> bool:
     """Return whether the head is the embedding by the config.json of a family's decoder."""
-    if family.head is Head.NEVER_TIED:
-        return False
+    if family.head in (Head.NEVER_TIED, Head.NO_MATRIX):
+        return family.head is Head.NO_MATRIX
     default = family.head is Head.TIED_BY_DEFAULT
     return flag(family.fields(config), "tie_word_embeddings", default=default)
 

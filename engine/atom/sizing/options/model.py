@@ -84,13 +84,13 @@ class ModelOptions:
 
     runner: Runner = option(
         "auto",
-        "generate: tokens; pooling: embeddings or scores; auto: pooling if the model has "
-        "sentence-transformers' modules.json",
+        "generate: tokens; pooling: embeddings or scores; auto: pooling if the model is an encoder "
+        "or has sentence-transformers' modules.json",
     )
     convert: Convert = option(
         "auto",
-        "of a pooling model: embed, the last token's hidden state; classify, the share of yes "
-        "between yes and no (rerankers); auto: as the model's files say, else embed",
+        "of a pooling model: embed, hidden states; classify, the share of yes between yes and no "
+        "(rerankers), or an encoder's head; auto: as the model's files say, else embed",
     )
     dtype: str = option(
         "auto",

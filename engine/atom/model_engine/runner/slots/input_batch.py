@@ -47,6 +47,7 @@ class StepInputs:
 
 class InputBatch:
     images: ImageInputs | None = None  # of models that read images
+    sees_whole = False  # of encoders: every token attends to its whole prompt
 
     def __init__(
         self, slots: SlotState, max_model_len: int, block_size: int, device: torch.device
@@ -143,7 +144,7 @@ class InputBatch:
             arrays[name] = np.repeat(numbers, batch.num_scheduled_tokens)
         if "position_delta" in columns and self.images is not None:
             arrays["position_delta"] = self.images.shifts(batch, arrays["position_delta"])
-        seen = None if self.images is None else self.images.last_seen(batch, step.positions)
+        seen = self._last_seen(batch, step.positions)
         if seen is not None:
             arrays["last_seen"] = seen
         sent = upload_together(arrays, self._device)
@@ -160,6 +161,7 @@ class InputBatch:
             block_tables=tuple(sent[f"tables{group}"] for group in groups),
             slots=sent["slots"],
             last_seen=sent.get("last_seen"),
+            positions=sent["positions"],
         )
         rows = StepRows(batch.num_computed_tokens, batch.num_scheduled_tokens, decodes)
         return StepInputs(
@@ -172,6 +174,15 @@ class InputBatch:
             sample_positions=sent["sample_positions"],
             of_tokens={name: sent[name] for name in columns},
         )
+
+    def _last_seen(
+        self, batch: ScheduledBatch, positions: NDArray[np.int64]
+    ) -> NDArray[np.int32] | None:
+        """Return the last position that each of the step's tokens [T] attends to; None if none
+        attends to a later one."""
+        if self.sees_whole:
+            return np.repeat(batch.context_lens - 1, batch.num_scheduled_tokens).astype(np.int32)
+        return None if self.images is None else self.images.last_seen(batch, positions)
 
     def variant(self, batch: ScheduledBatch) -> StepVariant:
         """Find the kinds of rows that the batch has, after `apply`."""

@@ -1,0 +1,1 @@
+"""A text encoder in the place of a decoder: its layers, the pooling, and the head of labels."""

@@ -1,0 +1,1 @@
+"""Families of text encoders: their settings, as specs."""
