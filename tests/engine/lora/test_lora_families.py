@@ -47,8 +47,14 @@ SPARSE: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
+# Whose published matrices transformers fuses, so that PEFT's adapters name none of them.
+FUSED_BY_TRANSFORMERS = ("minimax_m3",)
 FAMILIES: dict[str, dict[str, Any]] = {
-    **{name: {"architecture": name, "layers": 3} for name in get_args(Architecture)},
+    **{
+        name: {"architecture": name, "layers": 3}
+        for name in get_args(Architecture)
+        if name not in FUSED_BY_TRANSFORMERS
+    },
     **HYBRID,
     **{f"{name}, experts": {"architecture": name, **asked} for name, asked in SPARSE.items()},
 }
