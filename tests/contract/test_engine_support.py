@@ -144,7 +144,7 @@ def test_no_two_rows_have_one_name_or_model_type() -> None:
 KINDS: dict[str, dict[str, Any]] = {
     "Gemma4ForCausalLM": {"num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2},
     "GlmMoeDsaForCausalLM": {"indexer_types": ["full", "shared"]},
-    "MiniMaxM3SparseForCausalLM": {
+    "MiniMaxM3VLForCausalLM": {
         "layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2,
     },
 }  # fmt: skip

@@ -132,7 +132,7 @@ _ROWS = (
         Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
     ),
     Architecture(
-        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3VLForCausalLM",
         "minimax_m3_vl_text",
         "MiniMax-M3",
         "minimax_m3",

@@ -158,7 +158,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "MiniMaxM3SparseForConditionalGeneration": Wrapper(
         "MiniMax-M3",
         "minimax_m3_vl",
-        dict.fromkeys(("minimax_m3_vl_text", "minimax_m3"), "MiniMaxM3SparseForCausalLM"),
+        dict.fromkeys(("minimax_m3_vl_text", "minimax_m3"), "MiniMaxM3VLForCausalLM"),
         _MINIMAX_M3,
     ),
     "Mistral3ForConditionalGeneration": Wrapper(
@@ -188,10 +188,10 @@ WRAPPERS: dict[str, Wrapper] = {
         "Llama 4", "llama4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
     ),
 }
-# transformers' names of architectures that published checkpoints name otherwise.
+# Names of architectures that published checkpoints or transformers name otherwise.
 _ALSO_NAMED = {
     "Kimi_K25ForConditionalGeneration": "KimiK25ForConditionalGeneration",
-    "MiniMaxM3VLForCausalLM": "MiniMaxM3SparseForCausalLM",
+    "MiniMaxM3SparseForCausalLM": "MiniMaxM3VLForCausalLM",
 }
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
 _DECODER_NAMES = ("language_model.model.", "model.language_model.")

@@ -121,7 +121,7 @@ MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
     "Glm4MoeForCausalLM": (template_of("glm_like"), ("glm45", "qwen3")),
     "GptOssForCausalLM": (template_of("gpt_oss_like"), ("openai", "openai_gptoss")),
     "MiniMaxM2ForCausalLM": (f"<minimax:tool_call>{_THINK}", ("minimax_m2", "qwen3")),
-    "MiniMaxM3SparseForCausalLM": ("{{ messages }}", _NONE),  # its markup is not known here
+    "MiniMaxM3VLForCausalLM": ("{{ messages }}", _NONE),  # its markup is not known here
     "MiMoV2FlashForCausalLM": (_QWEN_XML + _THINK, ("qwen3_coder", "qwen3")),
     "Glm4MoeLiteForCausalLM": (_GLM + _THINK, ("glm45", "qwen3")),
     "GlmMoeDsaForCausalLM": (_GLM + _THINK, ("glm45", "qwen3")),
