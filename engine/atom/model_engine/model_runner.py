@@ -36,6 +36,7 @@ from atom.model_engine.runner.pages.host_tier import open_tier
 from atom.model_engine.runner.pages.transferred_pages import TransferredPages
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device
+from atom.model_engine.runner.self_check import PHASE, CheckedModel, SelfCheck, check_blocks
 from atom.model_engine.runner.sleep.lent_device import LentDevice
 from atom.model_engine.runner.sleep.weights_in_place import read_in_place
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
@@ -95,8 +96,9 @@ class ModelRunner:
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
-        ops = self._resolved.ops if config.lora is None else with_lora(self._resolved.ops)
-        self._ops = with_all_reduce(ops, self._group)
+        ops = self._resolved.ops
+        self._lora_ops = ops if config.lora is None else with_lora(ops)
+        self._ops = with_all_reduce(self._lora_ops, self._group)
         place = Ranks(self._group.size, self._group.rank), self._group, self._experts
         build = Build(self._ops, *place, self._exchange, in_tree=config.execution.reproducible)
         self._builder = ModelBuilder(build, self._dtype)
@@ -132,7 +134,9 @@ class ModelRunner:
         if self._device.is_gpu and config.sleep.enabled:
             self._lent = LentDevice(self._device.torch_device, self._held_bytes())
         finish_compiling = self._compile_ahead(progress)
-        self._load(progress)
+        check = self._due_check()
+        with nullcontext() if check is None else check.keeping_originals():
+            self._load(progress)
         weights_bytes = self._held_bytes()
         self.steps = self._step_runner()
         if finish_compiling is not None:
@@ -149,6 +153,8 @@ class ModelRunner:
             self._device.torch_device,
             config.model.max_model_len,
         )
+        if check is not None:
+            self._run_check(check, progress)
         self._cache_size = budget.num_blocks, budget.num_checkpoints
         self._take_cache()
         pool = self._lent.graphs_id if self._lent else None
@@ -214,6 +220,30 @@ class ModelRunner:
         finally:
             self._release_cache()
         return finish
+
+    def _due_check(self) -> SelfCheck | None:
+        """Return the check of this start's kernels; None if it is off, or if an equal start has
+        passed on every rank."""
+        asked = self._config.execution.self_check
+        if asked == "off" or (asked == "auto" and not self._device.is_gpu):
+            return None
+        spaces = self._resolved.ops, self._lora_ops, self._ops
+        check = SelfCheck(self._config, self._resolved, spaces, self._device, self._dtype)
+        # Ranks that share experts run the same steps, and do not know each other's records.
+        if asked == "on" or self._exchange is not None or not self._all_say(check.passed_before):
+            return check
+        return None
+
+    def _run_check(self, check: SelfCheck, progress: Progress) -> None:
+        """Hold the kernels against the reference, before the cache takes the device's memory."""
+        progress(PHASE, 0.0)
+        cache = self._cache_shape(check_blocks(self._config, len(self._layout.groups)))
+        self._allocate_cache(cache.num_blocks)
+        try:
+            check.run(CheckedModel(self.steps, cache, self._few_layers), progress)
+        finally:
+            self._release_cache()
+        check.conclude(self._all_say)
 
     def _few_layers(self) -> AbstractContextManager[None]:
         """Return a context in which the model runs through one layer of each kind, if it may:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from atom.model_ops.backends import load_backend
+from atom.model_ops.self_check.agreement import TOLERANCE, row_errors
 
 Ops = dict[str, Callable[..., Any]]
 HALF = torch.float16
-ROUNDING = 2e-3  # of a row in float16
+ROUNDING = TOLERANCE[HALF]  # of a row
 EPSILON = 0.5  # so large that forgetting it shows
 BFLOAT16 = 16.0  # slack of two of its roundings
 # Roundings of activations to 8 bits, which the reference does not do.
@@ -35,8 +36,7 @@ def agree(
     limit."""
     assert out.dtype is dtype, f"result in {out.dtype}"
     assert out.shape == expected.shape, f"result {list(out.shape)}, not {list(expected.shape)}"
-    out, expected = out.float().flatten(1), expected.float().flatten(1)
     assert out.isfinite().all(), "result has NaN or infinity"
-    error = (out - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    error = row_errors(out, expected)
     worst, limit = float(error.max()), ROUNDING * slack
     assert worst <= limit, f"row {int(error.argmax())} is off by {worst:.1e}, limit {limit:.1e}"

@@ -12,6 +12,7 @@ BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 _REPRODUCIBLE_VARIABLE = "VLLM_BATCH_INVARIANT"  # vLLM's own switch of the same
 _PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
 _EAGER_VARIABLE = "ATOM_ENFORCE_EAGER"
+SELF_CHECKS = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,8 @@ class SleepOptions:
 class ExecutionOptions:
     """The device, and how it computes steps. op_backends: by the name of an operation.
     reproducible: a row's result never depends on the other rows of its step. torch_profiler_dir:
-    the folder for traces of the running engine; None for none. enforce_eager: no graphs."""
+    the folder for traces of the running engine; None for none. enforce_eager: no graphs.
+    self_check: when a start holds its kernels against the reference."""
 
     device: str = option(
         "auto",
@@ -79,4 +81,10 @@ class ExecutionOptions:
         False,
         f"never record steps as device graphs (also by ${_EAGER_VARIABLE}=1)",
         variable=_EAGER_VARIABLE,
+    )
+    self_check: str = option(
+        "off",
+        "compare the chosen kernels with the reference at the model's shapes before the server is "
+        "ready (up to 10 s); auto: on a GPU, at the first start of a card, driver and version",
+        flag=Flag(choices=SELF_CHECKS),
     )

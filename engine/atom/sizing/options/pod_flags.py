@@ -75,8 +75,8 @@ _DECLARED = (
         "--max-waiting-requests --fairness --fairness-weights --fairness-header "
         "--kv-transfer-timeout --kv-transfer-max-held-fraction --kv-events-config "
         "--kv-offloading-backend --kv-offload-min-tokens --kv-offload-policy --kv-offload-write "
-        "--sleep-queue --torch-profiler-dir --enforce-eager --data-parallel-routing "
-        "--stall-seconds "
+        "--sleep-queue --torch-profiler-dir --enforce-eager --self-check "
+        "--data-parallel-routing --stall-seconds "
         # The server
         "--api-server-count --request-timeout-seconds --reader-timeout-seconds --body-memory-mib "
         "--responses-store-mib --timeout-keep-alive --verbose --disable-access-log --log-level "

@@ -17,6 +17,7 @@ from atom.model_ops.linear_attention import (
     DeltaTokens,
     DeltaWeight,
 )
+from atom.model_ops.self_check.agreement import SLACK, STATES_SLACK
 from atom.model_ops.values import NormWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
@@ -183,8 +184,8 @@ def test_answers_and_states_are_those_of_one_token_after_the_other(
     out, states = case.answered(backend)
     expected, kept = case.answered(reference)
     assert out.dtype is dtype
-    assert_rows_agree(out, expected, dtype, slack=3.0)
-    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+    assert_rows_agree(out, expected, dtype, slack=SLACK["gated_delta_rule"])
+    assert_rows_agree(states, kept, torch.float32, slack=STATES_SLACK)
 
 
 @pytest.mark.usefixtures("bfloat16")
@@ -198,8 +199,8 @@ def test_channels_that_forget_by_themselves_do_so_in_chunks_too(
     out, states = case.answered(backend)
     expected, kept = case.answered(reference)
     assert out.dtype is dtype
-    assert_rows_agree(out, expected, dtype, slack=3.0)
-    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+    assert_rows_agree(out, expected, dtype, slack=SLACK["gated_delta_rule"])
+    assert_rows_agree(states, kept, torch.float32, slack=STATES_SLACK)
 
 
 def test_channels_that_forget_at_once_take_none_with_them(
@@ -212,8 +213,8 @@ def test_channels_that_forget_at_once_take_none_with_them(
     case.tokens.a[:, :, ::3] = 300.0
     out, states = case.answered(backend)
     expected, kept = case.answered(reference)
-    assert_rows_agree(out, expected, torch.float32, slack=3.0)
-    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+    assert_rows_agree(out, expected, torch.float32, slack=SLACK["gated_delta_rule"])
+    assert_rows_agree(states, kept, torch.float32, slack=STATES_SLACK)
 
 
 @pytest.mark.usefixtures("bfloat16")
@@ -229,9 +230,9 @@ def test_a_net_is_its_parts(
     out, states, tails = case.netted(backend)
     expected, kept_states, kept_tails = case.netted(composed)
     assert out.dtype is dtype
-    assert_rows_agree(out, expected, dtype, slack=3.0)
+    assert_rows_agree(out, expected, dtype, slack=SLACK["gated_delta_rule"])
     if dtype is torch.float32:  # in between the parts round to bfloat16
-        assert_rows_agree(states, kept_states, dtype, slack=10.0)
+        assert_rows_agree(states, kept_states, dtype, slack=STATES_SLACK)
     assert torch.equal(tails, kept_tails)
 
 
@@ -246,9 +247,11 @@ def test_a_state_stands_behind_the_tokens_that_are_kept(
     drafted = replace(case, step=replace(case.step, num_kept=num_kept))
     out, states, tails = drafted.netted(backend)
     whole = replace(case, step=replace(case.step, num_decodes=0))
-    assert_rows_agree(out, whole.netted(composed)[0], torch.float32, slack=3.0)
+    assert_rows_agree(
+        out, whole.netted(composed)[0], torch.float32, slack=SLACK["gated_delta_rule"]
+    )
     _, expected, kept_tails = of_first_tokens(case, kept).netted(composed)
-    assert_rows_agree(states, expected, torch.float32, slack=10.0)
+    assert_rows_agree(states, expected, torch.float32, slack=STATES_SLACK)
     assert torch.equal(tails, kept_tails)
 
 
@@ -279,7 +282,7 @@ def test_a_triangle_is_solved_as_in_order(backend: Backend, device: torch.device
     case.tokens.a.fill_(-30.0)
     out, _ = case.answered(backend)
     reference, _ = case.answered(load_backend("torch_ref"))
-    assert_rows_agree(out, reference, torch.float32, slack=3.0)
+    assert_rows_agree(out, reference, torch.float32, slack=SLACK["gated_delta_rule"])
 
 
 def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:
@@ -298,8 +301,8 @@ def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device
             max_query_len=end - first,
         )
         found.append(rule(DeltaTokens(*parts), whole.shape, whole.weight, kept, step))
-    assert_rows_agree(torch.cat(found), out, torch.float32, slack=3.0)
-    assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=10.0)
+    assert_rows_agree(torch.cat(found), out, torch.float32, slack=SLACK["gated_delta_rule"])
+    assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=STATES_SLACK)
 
 
 def test_padding_rows_change_no_real_slot(

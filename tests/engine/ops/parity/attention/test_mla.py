@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
+from atom.model_ops.self_check.agreement import SLACK
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, NormWeight, Rotary
 from atom.utils.forward_context import EqualPrompts, PromptPlan
 from tests.engine.ops.inputs import assert_rows_agree, padded_step, poison
@@ -32,7 +33,9 @@ def compute(backend: Backend, case: LatentCase) -> torch.Tensor:
 def check(backend: Backend, reference: Backend, case: LatentCase, slack: float = 1.0) -> None:
     expected = reference.operations["mla_attention"](*case.doubled)
     # Folding rounds queries and weighted latents once each, beyond what a softmax rounds.
-    assert_rows_agree(compute(backend, case), expected, case.tokens.q.dtype, slack=2 * slack)
+    assert_rows_agree(
+        compute(backend, case), expected, case.tokens.q.dtype, slack=SLACK["mla_attention"] * slack
+    )
 
 
 @pytest.mark.parametrize("rows", [DECODES, CHUNKS], ids=["decode", "prefill"])
@@ -179,6 +182,6 @@ def test_queries_entries_and_cache_equal_the_reference(
     expected_cache.flatten(0, 1)[slots[padding]] = 7.0  # the reference knows no padding
     found, cache = stored(backend, torch.where(padding, -1, slots))
     # The reference rotates in the dtype, with cosines rounded to it: two roundings more.
-    assert_rows_agree(found.q, expected.q, dtype, slack=1.5)
-    assert_rows_agree(found.entries, expected.entries, dtype, slack=1.5)
-    assert_rows_agree(cache, expected_cache, dtype, slack=1.5)
+    assert_rows_agree(found.q, expected.q, dtype, slack=SLACK["mla_rope_store"])
+    assert_rows_agree(found.entries, expected.entries, dtype, slack=SLACK["mla_rope_store"])
+    assert_rows_agree(cache, expected_cache, dtype, slack=SLACK["mla_rope_store"])

@@ -9,6 +9,7 @@ import torch
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.linear_attention import SsdTokens, SsdWeight
+from atom.model_ops.self_check.agreement import SLACK, STATES_SLACK
 from atom.sizing.states import DeltaShape, SsdShape
 from atom.utils.forward_context import AttentionMetaData
 from tests.engine.ops.inputs import assert_rows_agree
@@ -77,8 +78,8 @@ def test_answers_and_states_are_those_of_one_token_after_the_other(
     out, states = case.answered(backend)
     expected, kept = case.answered(reference)
     assert out.dtype is dtype
-    assert_rows_agree(out, expected, dtype, slack=3.0)
-    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+    assert_rows_agree(out, expected, dtype, slack=SLACK["state_space_dual"])
+    assert_rows_agree(states, kept, torch.float32, slack=STATES_SLACK)
 
 
 def test_a_state_stands_behind_the_tokens_that_are_kept(
@@ -89,15 +90,15 @@ def test_a_state_stands_behind_the_tokens_that_are_kept(
     drafted = replace(case, step=replace(case.step, num_kept=kept))
     out, states = drafted.answered(backend)
     expected, behind = case.answered(reference)
-    assert_rows_agree(out, expected, torch.float32, slack=3.0)
-    assert_rows_agree(states[1:], behind[1:], torch.float32, slack=10.0)
+    assert_rows_agree(out, expected, torch.float32, slack=SLACK["state_space_dual"])
+    assert_rows_agree(states[1:], behind[1:], torch.float32, slack=STATES_SLACK)
     first = replace(case.step, query_starts=torch.tensor([0, 2], dtype=torch.int32, device=device))
     first = replace(first, context_lens=case.step.context_lens[:1] - 2, num_decodes=0)
     assert case.step.slots is not None
     first = replace(first, slots=case.step.slots[:1], max_query_len=2)
     tokens = SsdTokens(case.tokens.qkv[:2], case.tokens.steps[:2])
     _, left = replace(case, step=first, tokens=tokens).answered(reference)
-    assert_rows_agree(states[:1], left, torch.float32, slack=10.0)
+    assert_rows_agree(states[:1], left, torch.float32, slack=STATES_SLACK)
 
 
 def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:
@@ -116,8 +117,8 @@ def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device
         )
         tokens = SsdTokens(whole.tokens.qkv[first:end], whole.tokens.steps[first:end])
         found.append(dual(tokens, whole.shape, whole.weight, kept, step))
-    assert_rows_agree(torch.cat(found), out, torch.float32, slack=3.0)
-    assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=10.0)
+    assert_rows_agree(torch.cat(found), out, torch.float32, slack=SLACK["state_space_dual"])
+    assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=STATES_SLACK)
 
 
 def test_padding_rows_change_no_real_slot(

@@ -12,8 +12,8 @@ from atom.model_ops.backends.triton_ops.gemm.linear import linear, prepare_linea
 from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import takes
 from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
+from atom.model_ops.self_check.agreement import TOLERANCE
 from atom.model_ops.values import LinearWeight, WeightFormat
-from tests.engine.ops.inputs import TOLERANCE
 from tests.engine.ops.parity.gemm.test_quantised_linear import error, matrix, stored
 
 INT4, ORDERED, MXFP4 = WeightFormat.INT4, WeightFormat.INT4_ORDERED, WeightFormat.MXFP4

@@ -21,6 +21,7 @@ from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed
+from atom.model_ops.self_check.agreement import INPUT_ERROR, TOLERANCE
 from atom.model_ops.values import (
     EIGHT_BITS,
     ExpertsWeight,
@@ -31,7 +32,7 @@ from atom.model_ops.values import (
     Stream,
     WeightFormat,
 )
-from tests.engine.ops.inputs import TOLERANCE, assert_rows_agree
+from tests.engine.ops.inputs import assert_rows_agree
 
 pytestmark = pytest.mark.usefixtures("bfloat16")
 # Rows are interleaved in stacks of experts alone.
@@ -49,14 +50,6 @@ WEIGHT_ERROR = {
     WeightFormat.INT4: 0.12,
     WeightFormat.INT4_ORDERED: 0.12,
     WeightFormat.MXFP4: 0.16,
-}
-# And of activations in the same eight bits. Cards round to e4m3; Triton's interpreter does too, but
-# loses the carry of a mantissa that is rounded up.
-_FP8_INPUT = 0.04 if torch.cuda.is_available() else 0.07
-INPUT_ERROR = {
-    WeightFormat.FP8: _FP8_INPUT,
-    WeightFormat.FP8_BLOCKS: _FP8_INPUT,
-    WeightFormat.INT8: 0.02,
 }
 
 

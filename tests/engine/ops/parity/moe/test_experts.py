@@ -11,6 +11,7 @@ from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU, G
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
+from atom.model_ops.self_check.agreement import SLACK
 from atom.model_ops.values import (
     ExpertsWeight,
     LinearWeight,
@@ -145,7 +146,7 @@ def test_experts(
     expected = reference.operations["experts"](x, w, routed)
     got = backend.operations["experts"](x, w, routed)
     assert got.dtype is dtype
-    assert_rows_agree(got, expected, dtype, slack=2.0)
+    assert_rows_agree(got, expected, dtype, slack=SLACK["experts"])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,9 @@ def test_experts_without_a_gate(
     w = weights(experts, hidden, inner, device, dtype, bias=True, activation=relu2)
     routed = chosen(tokens, experts, top_k, device)
     expected = reference.operations["experts"](x, w, routed)
-    assert_rows_agree(backend.operations["experts"](x, w, routed), expected, dtype, slack=2.0)
+    assert_rows_agree(
+        backend.operations["experts"](x, w, routed), expected, dtype, slack=SLACK["experts"]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -199,7 +202,7 @@ def test_weights_of_inputs(
         expected += reference.operations["experts"](given, plain, one)
     for ops in (reference, backend):
         got = ops.operations["experts"](x, w, routed)
-        assert_rows_agree(got, expected.to(dtype), dtype, slack=2.0)
+        assert_rows_agree(got, expected.to(dtype), dtype, slack=SLACK["experts"])
 
 
 @pytest.mark.parametrize("first", [0, 8], ids=["the first rank's", "the last rank's"])
