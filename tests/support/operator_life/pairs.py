@@ -147,9 +147,13 @@ class PairPromises:
 
     @property
     def is_as_asked(self) -> bool:
-        """Return whether all prefill pods are there, by their own status."""
+        """Return whether all prefill pods are there, by their own status, and old ones have ended:
+        decode pods change after these."""
         if not self.is_divided:
             return self.prefill is None
+        there = {pod["metadata"]["uid"] for pod in self.life.pods_of(prefill_name(self.life))}
+        if any(pod["metadata"]["uid"] not in there for pod in prefill_pods(self.life)):
+            return False
         status = (self.prefill or {}).get("status") or {}
         generation = ((self.prefill or {}).get("metadata") or {}).get("generation")
         ready = [item for item in status.get("conditions") or () if item["type"] == "Ready"]

@@ -11,9 +11,10 @@ from tests.support.operator_life.pairs import PAIR_HAPPENINGS, draw_pair_story
 # 6: the default image changes while the first prefill pods start. 27: decode pods that cannot start
 # are asked for, and then whole ones. 52: two prefill pods in a zone. 138: prefill pods fill a quota
 # of claims, and the only old decode pod has none. 500086: whole pods with a target of the first
-# token are asked for, and do not start beside decode pods that have no such target.
+# token are asked for, and do not start beside decode pods that have no such target. 900042: decode
+# pods of other memory wait for old prefill pods that end.
 DAILY = (27, 500086)
-MORE = (52, 0, 6, 138)
+MORE = (52, 0, 6, 138, 900042)
 
 
 def live(seed: int) -> None:
