@@ -125,7 +125,7 @@ def _vectors(attention: AttentionFacts) -> Sizes:
     if isinstance(attention, GroupedAttention) and attention.qk_norm.of_heads:
         for norm in ("q_norm", "k_norm"):
             sizes[f"self_attn.{norm}.weight"] = (attention.head_dim,)
-    if isinstance(attention, GroupedAttention) and attention.sinks:
+    if isinstance(attention, GroupedAttention) and attention.softmax.sinks:
         sizes["self_attn.sinks"] = (attention.num_heads,)
     if isinstance(attention, LatentAttention):
         sizes["self_attn.kv_a_layernorm.weight"] = (attention.latent.kv_rank,)

@@ -42,7 +42,7 @@ def spec(config: ModelConfig) -> ModelSpec:
 def _index(layer: LayerSpec) -> SpanIndexShape | None:
     attention = layer.facts.attention
     assert isinstance(attention, GroupedAttention)
-    index = attention.index
+    index = attention.softmax.index
     if index is None:
         return None
     if layer.rope.rotary_dim > index.dim:

@@ -328,7 +328,7 @@ def _shared_and_own(attention: AttentionFacts, element: KvElement, ranks: int) -
     size = _token_bytes(attention, element, ranks)
     scales = 0
     if isinstance(attention, GroupedAttention):
-        keys = 2 * attention.heads.kv_per_rank(ranks) + (attention.index is not None)
+        keys = 2 * attention.heads.kv_per_rank(ranks) + (attention.softmax.index is not None)
         scales = keys * element.scale_bytes
     return size - scales, scales
 
@@ -338,9 +338,9 @@ def _token_bytes(attention: AttentionFacts, element: KvElement, ranks: int) -> i
     if isinstance(attention, GroupedAttention):
         row = attention.head_dim * element.size_bytes + element.scale_bytes
         kept = 2 * attention.heads.kv_per_rank(ranks) * row
-        if attention.index is None:
+        if attention.softmax.index is None:
             return kept
-        return kept + attention.index.dim * element.size_bytes + element.scale_bytes
+        return kept + attention.softmax.index.dim * element.size_bytes + element.scale_bytes
     assert isinstance(attention, LatentAttention), "no other kind keeps a row of each token"
     latent, index = attention.latent, attention.latent.own_index
     rotated_bytes = _ROTATED_BYTES if element.scale_bytes else element.size_bytes

@@ -123,7 +123,7 @@ def _entry_score_bytes(facts: ModelFacts, tokens: int, ranks: int) -> int:
     most = 0
     for alike in facts.layer_counts:
         attention = alike.layer.attention
-        if isinstance(attention, GroupedAttention) and attention.index is not None:
+        if isinstance(attention, GroupedAttention) and attention.softmax.index is not None:
             of_token = -(-attention.num_heads // ranks) * facts.max_position_embeddings
             most = max(most, min(tokens * of_token, max(of_token, MOST_ENTRY_SCORES)))
         if isinstance(attention, EntriesAttention):
@@ -176,7 +176,7 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
             gates = heads if attention.matrices.output_gate else 0
             kv_heads = attention.heads.kv_per_rank(ranks)
             width = (2 * (heads + gates) + 2 * kv_heads) * attention.head_dim
-            index = attention.index if isinstance(attention, GroupedAttention) else None
+            index = attention.softmax.index if isinstance(attention, GroupedAttention) else None
             return width if index is None else width + 2 * (index.heads + 1) * index.dim
         case _:
             assert_never(attention)

@@ -69,7 +69,7 @@ def _of_model(facts: ModelFacts, asked: ReproducibleOptions) -> Iterator[str]:
     kinds = [alike.layer.attention for alike in facts.layer_counts]
     if any(isinstance(kind, EntriesAttention) for kind in kinds):
         yield "its layers attend to entries that sum up tokens; drop --reproducible"
-    if any(isinstance(kind, GroupedAttention) and kind.index for kind in kinds):
+    if any(isinstance(kind, GroupedAttention) and kind.softmax.index for kind in kinds):
         yield "its layers choose spans of tokens by an indexer; drop --reproducible"
     if any(isinstance(kind, LatentAttention) and kind.latent.index for kind in kinds):
         yield "its layers choose tokens by an indexer; drop --reproducible"

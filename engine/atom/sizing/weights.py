@@ -265,9 +265,9 @@ def _attention_vectors(attention: AttentionFacts, ranks: int) -> int:
             return state_vectors(attention.net, ranks)
         case GroupedAttention():
             heads = _ceil(attention.num_heads, ranks)
-            count = heads if attention.sinks else 0
-            if attention.index is not None:
-                count += 2 * attention.index.dim
+            count = heads if attention.softmax.sinks else 0
+            if attention.softmax.index is not None:
+                count += 2 * attention.softmax.index.dim
             if attention.qk_norm.of_heads:
                 return count + 2 * attention.head_dim
             if attention.qk_norm is QkNorm.WHOLE:
@@ -326,7 +326,7 @@ def _grouped_attention(
     ]
     yield from fused_projections("self_attn.qkv_proj", matrices) if parts.fused else matrices
     yield _output(attention.num_heads, value_dim, hidden, bias=parts.output_bias)
-    index = attention.index if isinstance(attention, GroupedAttention) else None
+    index = attention.softmax.index if isinstance(attention, GroupedAttention) else None
     if index is not None:
         rows, name = index.heads * index.dim, "self_attn.index_q_proj"
         yield Projection(name=name, rows=rows, columns=hidden, split=Split.OUTPUTS, unit=index.dim)

@@ -452,7 +452,7 @@ def _shape(layer: LayerFacts) -> Shape:
                 head_dim=attention.head_dim,
                 scale=attention.head_dim**-0.5,
                 mask=attention.mask,
-                has_sinks=isinstance(attention, GroupedAttention) and attention.sinks,
+                has_sinks=isinstance(attention, GroupedAttention) and attention.softmax.sinks,
             )
         case _:
             assert_never(attention)

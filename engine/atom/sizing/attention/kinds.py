@@ -118,6 +118,18 @@ class Values:
     normed: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax:
+    """The terms of a grouped head's softmax, of the tokens that its mask admits.
+
+    - `sinks`: there is one learned logit per head beside those of tokens.
+    - `index`: the indexer that selects the spans of tokens in it; None if it has all tokens.
+    """
+
+    sinks: bool = False
+    index: SpanIndexer | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Heads:
     """The heads of a layer. `size`: elements of a query's and of a key's."""
@@ -167,14 +179,12 @@ class _Attending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupedAttention(_Attending, frozen=True, kw_only=True, tag=True):
-    """Grouped-query attention. `sinks`: one learned logit per head; `index`: the indexer that
-    selects the spans of tokens to attend to, None to attend to all."""
+    """Grouped-query attention. `qk_norm`: of queries and keys, before their products."""
 
     qk_norm: QkNorm = QkNorm.NONE
     matrices: Matrices = Matrices()
     values: Values = Values()
-    sinks: bool = False
-    index: SpanIndexer | None = None
+    softmax: Softmax = Softmax()
 
     @property
     def value_dim(self) -> int:

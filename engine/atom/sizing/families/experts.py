@@ -8,7 +8,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from atom.sizing.attention.indexer import SpanIndexer
-from atom.sizing.attention.kinds import GroupedAttention, QkNorm, Rope, Values
+from atom.sizing.attention.kinds import GroupedAttention, QkNorm, Rope, Softmax, Values
 from atom.sizing.config_fields import Config, count, flag, mapping, optional, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.deepseek import deepseek_mlp
@@ -92,7 +92,7 @@ def gpt_oss(config: Config, index: int) -> LayerFacts:
     attention = structs.replace(
         grouped(config, qkv_bias=bias, output_bias=bias, head_dim=64),
         mask=sliding_window(window) if slides(config, index, default=windowed) else CAUSAL,
-        sinks=True,
+        softmax=Softmax(sinks=True),
     )
     experts = Experts(
         count=positive(config, "num_local_experts", default=128),
@@ -180,7 +180,9 @@ def minimax_m2(config: Config, index: int) -> LayerFacts:
 def minimax_m3(config: Config, index: int) -> LayerFacts:
     """Read a layer of MiniMax-M3, in either spelling: its own, or transformers'."""
     attention = structs.replace(
-        grouped(config, head_dim=128), qk_norm=QkNorm.HEADS, index=_span_indexer(config, index)
+        grouped(config, head_dim=128),
+        qk_norm=QkNorm.HEADS,
+        softmax=Softmax(index=_span_indexer(config, index)),
     )
     kinds, freq = texts(config, "mlp_layer_types"), numbers(config, "moe_layer_freq")
     if index < len(kinds):
@@ -315,7 +317,7 @@ def _mimo_attention(config: Config, *, windowed: bool) -> GroupedAttention:
         attention,
         heads=replace(plain.heads, kv_count=heads),
         mask=sliding_window(window),
-        sinks=True,
+        softmax=Softmax(sinks=True),
         rope=Rope("a window"),
     )
 
