@@ -53,6 +53,12 @@ class CachedAttention(CachedLayer):
     def cached_tensors(self) -> tuple[torch.Tensor, ...]:
         """Return the tensors that the layer holds, in the order of its layout."""
 
+    @property
+    def tensors_by_head(self) -> int:
+        """Return how many of these, from the first on, have parts of each KV head. Every rank has
+        the others whole."""
+        return 0
+
     def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
         """Bind the layer to these tensors, and to the step's metadata of `group`."""
         self.hold(tensors)

@@ -91,6 +91,10 @@ class Attention(CachedAttention):
         own = present(self._cache)
         return own if self.index is None else own + present(self._index_cache)
 
+    @property
+    def tensors_by_head(self) -> int:
+        return len(present(self._cache))
+
     def release(self) -> None:
         self._cache = LayerCache(torch.empty(0), torch.empty(0))
         self._index_cache = IndexCache(torch.empty(0))

@@ -36,6 +36,13 @@ WIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "chunks of attention": ({"architecture": "llama4", **_HEADS}, {}),
     "mla": ({"architecture": "deepseek3", "extra": _SIZES}, {}),
     "mla with an indexer": ({"architecture": "deepseek32", "extra": _SIZES}, {}),
+    "an indexer of heads": (
+        {
+            "architecture": "minimax_m3", "layers": 3, "heads": 8, "kv_heads": 4,
+            "extra": {**_SIZES, "index_n_heads": 4},
+        },
+        {},
+    ),
     "states": (
         {
             "architecture": "qwen3_5", "layers": 4, "heads": 8, "kv_heads": 4,

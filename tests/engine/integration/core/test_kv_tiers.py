@@ -46,6 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "latent": CHECKPOINTS["deepseek2"],
     "latent-indexer": CHECKPOINTS["deepseek32"],
     "shared-indexers": CHECKPOINTS["glm5-shared-indexers"],
+    "heads-indexer": CHECKPOINTS["minimax_m3-wide-index"],
     "entries": CHECKPOINTS["deepseek4"],
     "states": CHECKPOINTS["qwen3-next"],
 }

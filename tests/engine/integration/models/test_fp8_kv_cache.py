@@ -28,12 +28,14 @@ EXTRA = {
     "qwen2": WINDOWED,
     "deepseek32": INDEXER,
     "mimo_v2": {"sliding_window": 24},
+    "minimax_m3": {},
 }
 
 
 @pytest.fixture(scope="module", params=[*EXTRA, "qwen3", "deepseek3"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Layers that are alike, windows among full attention, latents, and a selection of these."""
+    """Layers that are alike, windows among full attention, latents, a selection of these,
+    and selected spans."""
     extra = EXTRA.get(request.param)
     folder = tmp_path_factory.mktemp(request.param)
     return make_tiny_checkpoint(folder, request.param, layers=3, extra=extra)

@@ -17,7 +17,7 @@ from tests.support.models.tiny_model import make_tiny_checkpoint
 NEW_TOKENS = 10
 FAMILIES = (
     "deepseek", "mixtral", "qwen2-moe", "qwen3-moe", "qwen3-next", "qwen3.5", "lfm2",
-    "glm4-moe", "glm5", "mimo", "gpt-oss", "llama4", "gemma4", "phi", "hunyuan",
+    "glm4-moe", "glm5", "mimo", "minimax", "gpt-oss", "llama4", "gemma4", "phi", "hunyuan",
 )  # fmt: skip
 
 

@@ -44,11 +44,18 @@ _KINDS = {
     "mla": Kind("deepseek3", {}, _SIZES),
     "mla with an indexer": Kind("deepseek32", {}, _SIZES),
     "mla, fp8": Kind("deepseek3", {"kv_cache_dtype": "fp8"}, _SIZES),
+    "an indexer of heads": Kind(
+        "minimax_m3", {}, {**_HEADS, "extra": {"vocab_size": 512, "index_n_heads": 4}}
+    ),
     "compressed entries": Kind("deepseek4", {}, _SIZES),
     "reproducible": Kind("qwen3", {"reproducible": True}, _HEADS),
 }
 # Four ranks, of which some have the same heads, take a process group of their own: test-all.
-_IN_EVERY_RUN = {((1, 2), "one head, fp8"), ((2, 1), "windows")}
+_IN_EVERY_RUN = {
+    ((1, 2), "one head, fp8"),
+    ((2, 1), "windows"),
+    ((2, 1), "an indexer of heads"),
+}
 
 
 @pytest.fixture(scope="module")

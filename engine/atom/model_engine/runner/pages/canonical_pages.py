@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from atom.model_engine.page_access import stores_heads_first
-from atom.model_ops.attention import Attention, CachedAttention, CachedLayer, StateLayer
+from atom.model_ops.attention import CachedAttention, CachedLayer, StateLayer
 from atom.model_ops.page_table import PageTable
 from atom.sizing.attention.kinds import GroupedAttention, StateAttention
 from atom.sizing.cache_groups import CacheGroup
@@ -137,9 +137,9 @@ def _pages_of_groups(
     for group, table in zip(cached.groups, tables, strict=True):
         offset, parts = 0, []
         segments = iter(table.segments)
-        for index, count in _tensors_of(cached, group):
+        for index, count, is_by_head in _tensors_of(cached, group):
             segment = next(segments)
-            heads = _heads(cached, index, share)
+            heads = _heads(cached, index, share) if is_by_head else Heads.whole(share)
             pieces = 1
             if heads.count > 1 and not heads_first:
                 pieces = count
@@ -200,18 +200,17 @@ def _state_tensors(net: StateNet, share: Share) -> list[list[tuple[Heads, int]]]
     return [[(values, 1)], [keys, keys, (values, net.value_dim)]]
 
 
-def _tensors_of(cached: CachedLayers, group: CacheGroup) -> Iterable[tuple[int, int]]:
-    """Yield the layer of each tensor of a group, and the tokens of a block of it."""
+def _tensors_of(cached: CachedLayers, group: CacheGroup) -> Iterable[tuple[int, int, bool]]:
+    """Yield the layer of each tensor of a group, the tokens of a block of it, and whether it has
+    parts of each KV head."""
     for index in sorted(group.layers):
         layer = cached.layers[index]
         assert isinstance(layer, CachedAttention), "groups are of layers that keep tokens"
-        for tensor in layer.cached_tensors():
-            yield index, tensor.shape[1]
+        for number, tensor in enumerate(layer.cached_tensors()):
+            yield index, tensor.shape[1], number < layer.tensors_by_head
 
 
 def _heads(cached: CachedLayers, index: int, share: Share) -> Heads:
-    if not isinstance(cached.layers[index], Attention):
-        return Heads.whole(share)
     attention = cached.facts[index].attention
     assert isinstance(attention, GroupedAttention), "layers with keys by head have heads"
     return Heads.of(attention.heads.kv_count, share)
