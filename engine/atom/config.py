@@ -98,7 +98,7 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     execution, speculative = options.execution, options.speculative
     _refuse("kv_transfer_config", options.transfer_problems(model))
     asked = options.beside_encoder(model.max_model_len)
-    _refuse(model.facts.architecture, encoder_problems(model.facts, asked))
+    _refuse(model.facts.architecture, (said for _, said in encoder_problems(model.facts, asked)))
     if execution.reproducible:
         _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(

@@ -98,7 +98,14 @@ class EngineOptions:
             step_tokens=self.scheduler.max_num_batched_tokens,
             chunk_tokens=self.scheduler.long_prefill_token_threshold,
             lora=self.lora is not None,
-            moves_pages=self.kv_events is not None or self.tier.offloading_size is not None,
+            page_options=tuple(
+                name
+                for name, is_set in (
+                    ("kv_events_config", self.kv_events is not None),
+                    ("kv_offloading_size", self.tier.offloading_size is not None),
+                )
+                if is_set
+            ),
             speculation=self.speculative is not None,
         )
 

@@ -137,7 +137,14 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     compute."""
     row = SERVED[facts.architecture]
     scheme = facts.quantization
-    if scheme is not None and row.written_by and scheme.method not in row.written_by:
+    if scheme is not None and facts.is_encoder:
+        yield Unsupported(
+            "quantization_config",
+            f"a {facts.architecture} quantised by the method {scheme.method} is not supported; "
+            "use a checkpoint in float32, bfloat16 or float16 without quantization_config, and no "
+            "--quantization",
+        )
+    elif scheme is not None and row.written_by and scheme.method not in row.written_by:
         yield Unsupported(
             "quantization_config",
             f"a {facts.architecture} quantised by the method {scheme.method} is not supported; "

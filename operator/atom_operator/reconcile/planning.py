@@ -54,6 +54,7 @@ from atom_operator.plan.tier_size import sized_tier
 from atom_operator.validation.canary import canary_warnings
 from atom_operator.validation.defaulting import locate_adapters, locate_model, resolve_options
 from atom_operator.validation.disaggregation import name_problems, validate_transfer
+from atom_operator.validation.encoders import validate_encoder
 from atom_operator.validation.engine_arguments import argument_warnings
 from atom_operator.validation.engine_limits import (
     validate_engine_features,
@@ -200,6 +201,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
     problems.extend(validate_tier(options))
     problems.extend(validate_image_memory(options, choose_accelerator(spec.accelerator)))
     problems.extend(validate_transfer(options))
+    problems.extend(validate_encoder(spec, options, lookup.facts))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
         return Considered(tuple(problems))

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from atom.sizing import (
-    EncoderOptions,
     ModelFacts,
     eagle3_problems,
-    encoder_problems,
     mtp_problems,
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
@@ -68,7 +66,6 @@ def validate_against_model(
         *_experts_exist(options, facts),
         *_adapters_of_experts(options, facts),
         *_drafts_go_with_the_model(options, facts),
-        *_encoders_read_whole_texts(options, facts),
     )
 
 
@@ -106,20 +103,6 @@ def _adapters_of_experts(options: EngineOptions, facts: ModelFacts) -> Iterator[
         yield FieldProblem(
             "spec.engine.lora.experts", "this model has no experts to adapt; leave it out"
         )
-
-
-def _encoders_read_whole_texts(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    serving = options.serving
-    asked = EncoderOptions(
-        max_model_len=options.model.max_model_len,
-        step_tokens=options.scheduler.max_num_batched_tokens,
-        chunk_tokens=options.scheduler.long_prefill_token_threshold,
-        lora=options.lora is not None,
-        moves_pages=bool(serving.host_tier_bytes) or serving.transfer is not None,
-        speculation=options.speculative.method is not None,
-    )
-    for problem in encoder_problems(facts, asked):
-        yield FieldProblem("spec.engine", problem, Reason.UNSUPPORTED_BY_ENGINE)
 
 
 def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
