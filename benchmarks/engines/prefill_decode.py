@@ -12,8 +12,9 @@ it whole, and divided, where the first computes every long prompt and the second
 both producer and consumer, so nothing but the requests changes. No server: times are those at which
 a step was done. Prints the figures of each way as a JSON line. Several numbers behind `--long` are
 several loads; `--spread` begins to measure once the streams are at unlike places of their answers;
-with `--engines 1` one engine answers everything whole. `--same` compares greedy answers of one
-engine with divided ones, both reproducible.
+with `--engines 1` one engine answers everything whole. `--same` compares greedy answers of
+reproducible engines: divided ones with the whole ones of each engine, these with each other, and
+divided ones with divided ones. So the counts tell a fault of the transfer from one of an engine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         dice.randrange(_SAME_TOKENS[0], longest) for _ in range(args.same)
                     )
                 ]
-                count = count_differing(both, prompts, _SAME_ANSWER)
-                print(json.dumps({"answers": args.same, "differing": count}), flush=True)
+                differing = asdict(count_differing(both, prompts, _SAME_ANSWER))
+                print(json.dumps({"answers": args.same, "differing": differing}), flush=True)
             warm = Load(2, 2, args.prompt, min(32, args.answer), args.short, vocabulary, 0.5)
             for way in ways if loads else ():
                 run(both, way, warm, _SEED)

@@ -225,24 +225,60 @@ def run(engines: Engines, way: Way, load: Load, seed: int) -> tuple[list[Seen], 
     return answers, Window(began, began + load.seconds if load.spread else time.perf_counter())
 
 
-def count_differing(engines: Engines, prompts: Sequence[list[int]], answer: int) -> int:
-    """Return how many greedy answers of one engine differ from divided ones."""
-    differing = 0
+@dataclass(slots=True)
+class Differing:
+    """Count prompts by the answers that differ. of_first, of_second: the divided answer and the
+    whole one of that engine; wholes: the whole ones of both engines, so the transfer is no part of
+    it; again: the divided answer and another divided one, so the same work had two results."""
+
+    of_first: int = 0
+    of_second: int = 0
+    wholes: int = 0
+    again: int = 0
+
+
+def count_differing(engines: Engines, prompts: Sequence[list[int]], answer: int) -> Differing:
+    """Answer prompts greedily, whole by each engine and divided twice, so many at once each time,
+    and count the answers that differ."""
+    found = Differing()
     for first in range(0, len(prompts), _SAME_AT_ONCE):
         some = prompts[first : first + _SAME_AT_ONCE]
-        wholes = [_Asked(0, each, answer, False, "whole", Seen(False, 0.0)) for each in some]
-        aparts = [_Asked(0, each, answer, True, "", Seen(False, 0.0)) for each in some]
-        for number, asked in enumerate(wholes):
-            engines.whole(asked, number % 2)
-        engines.wait(len(wholes))
-        for asked in aparts:
-            engines.divided(asked)
-        engines.wait(len(aparts))
-        for whole, apart in zip(wholes, aparts, strict=True):
-            if apart.seen.source != TransferResult.TRANSFERRED:
-                raise SystemExit(f"a prompt was not transferred: {apart.seen.source!r}")
-            differing += whole.seen.tokens != apart.seen.tokens
-    return differing
+        of_first, of_second = (_whole_answers(engines, some, answer, which) for which in (0, 1))
+        apart, again = (_divided_answers(engines, some, answer, salt) for salt in ("", "again"))
+        found.of_first += _unlike(apart, of_first)
+        found.of_second += _unlike(apart, of_second)
+        found.wholes += _unlike(of_first, of_second)
+        found.again += _unlike(apart, again)
+    return found
+
+
+def _whole_answers(
+    engines: Engines, prompts: Sequence[list[int]], answer: int, engine: int
+) -> list[list[int]]:
+    """Let one engine answer prompts at once, which it has not seen."""
+    asked = [_Asked(0, each, answer, False, "whole", Seen(False, 0.0)) for each in prompts]
+    for each in asked:
+        engines.whole(each, engine)
+    engines.wait(len(asked))
+    return [each.seen.tokens for each in asked]
+
+
+def _divided_answers(
+    engines: Engines, prompts: Sequence[list[int]], answer: int, salt: str
+) -> list[list[int]]:
+    """Let both engines answer prompts at once. Raises `SystemExit` for pages that did not come."""
+    asked = [_Asked(0, each, answer, True, salt, Seen(False, 0.0)) for each in prompts]
+    for each in asked:
+        engines.divided(each)
+    engines.wait(len(asked))
+    for each in asked:
+        if each.seen.source != TransferResult.TRANSFERRED:
+            raise SystemExit(f"a prompt was not transferred: {each.seen.source!r}")
+    return [each.seen.tokens for each in asked]
+
+
+def _unlike(ones: Sequence[list[int]], others: Sequence[list[int]]) -> int:
+    return sum(one != other for one, other in zip(ones, others, strict=True))
 
 
 def figures(answers: list[Seen], window: Window) -> dict[str, float]:

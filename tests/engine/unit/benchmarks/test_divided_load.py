@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.engines.linked_engine import EngineOrder, EngineProcess
 from benchmarks.workloads.checkpoints import write_checkpoint
 from benchmarks.workloads.divided_load import (
+    Differing,
     Engines,
     Load,
     Seen,
@@ -68,6 +71,58 @@ def test_first_answers_of_a_spread_load_have_unlike_lengths() -> None:
     assert [replace(load, spread=False).first_answer(stream) for stream in range(4)] == [8] * 4
 
 
+class _Told(Engines):
+    """Engines that answer at once. odd: prompts, by their first token and the way in which their
+    answer is another one."""
+
+    def __init__(self, odd: set[tuple[int, str]], source: str = "transferred") -> None:
+        super().__init__()
+        self._odd, self._source, self._ended = odd, source, 0
+        self.at_once: set[int] = set()
+
+    def whole(self, asked: Any, engine: int) -> None:
+        self._answer(asked, f"whole {engine}")
+
+    def divided(self, asked: Any) -> None:
+        asked.seen.source = self._source
+        self._answer(asked, f"divided {asked.salt}")
+
+    def wait(self, count: int) -> None:
+        self.at_once.add(count)
+        self._ended -= count
+        assert not self._ended
+
+    def _answer(self, asked: Any, way: str) -> None:
+        self._ended += 1
+        is_odd = (asked.prompt[0], way) in self._odd
+        asked.seen.tokens += [hash(way) if is_odd else 1] * asked.answer
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_differing_answers_are_counted_by_their_way(seed: int) -> None:
+    dice = random.Random(seed)
+    ways = ["whole 0", "whole 1", "divided ", "divided again"]
+    prompts = [[number] for number in range(dice.randrange(1, 60))]
+    odd = {(each[0], way) for each in prompts for way in ways if dice.random() < 0.2}
+
+    def differing(one: str, other: str) -> int:
+        return sum((each[0], one) in odd or (each[0], other) in odd for each in prompts)
+
+    engines = _Told(odd)
+    assert count_differing(engines, prompts, 3) == Differing(
+        of_first=differing("divided ", "whole 0"),
+        of_second=differing("divided ", "whole 1"),
+        wholes=differing("whole 0", "whole 1"),
+        again=differing("divided ", "divided again"),
+    )
+    assert len(engines.at_once) <= 2, "all ways have as many prompts at once"
+
+
+def test_prompts_that_were_not_transferred_compare_nothing() -> None:
+    with pytest.raises(SystemExit, match="not transferred: 'recomputed'"):
+        count_differing(_Told(set(), "recomputed"), [[1]], 3)
+
+
 @pytest.mark.whole
 def test_engines_answer_whole_and_divided_requests_alike(tmp_path: Path) -> None:
     model = write_checkpoint("tiny", tmp_path)
@@ -78,7 +133,7 @@ def test_engines_answer_whole_and_divided_requests_alike(tmp_path: Path) -> None
             each.wait_ready()
         engines = Engines(*both)
         prompts = [[5 + number] * 200 for number in range(2)]
-        assert count_differing(engines, prompts, 6) == 0
+        assert count_differing(engines, prompts, 6) == Differing()
         load = Load(1, 1, 100, 4, 8, 500, 0.01)
         for way, spread in itertools.product(Way, (False, True)):
             answers, window = run(engines, way, replace(load, spread=spread), 3 + spread)
