@@ -79,6 +79,8 @@ class Gemma4Processor:
 def gemma4_processor(settings: ProcessorSettings) -> Gemma4Processor:
     """Build the processor of a checkpoint. Raises `ModelError`."""
     image, encoder = settings.image, settings.encoder
+    if "resample" in image and image["resample"] is None:  # the default of transformers' resizing
+        image = {**image, "resample": int(Image.Resampling.BILINEAR)}
     sizes = {}
     for key, default in (("patch_size", _PATCH), ("pooling_kernel_size", _POOL)):
         sizes[key] = whole_number(image, key, default)

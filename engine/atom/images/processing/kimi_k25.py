@@ -119,16 +119,24 @@ def _with_usual_names(image: Fields) -> Fields:
             f"{published['fixed_output_tokens']!r}; start the server with --language-model-only to "
             "serve the text part alone"
         )
+    for key in ("in_patch_limit", "patch_size", _SIDE_LIMIT):
+        whole_number(published, key, 1)  # a refusal has the name in the file
+    whole_number(_equal_sides(published, "merge_kernel_size"), "merge_kernel_size", 1)
     found = {name: published[key] for key, name in _PUBLISHED.items() if key in published}
     side = published.get(_SIDE_LIMIT)
     return found if side is None else {**found, "size": {"max_height": side, "max_width": side}}
 
 
 def _merge(image: Fields) -> int:
-    value = image.get("merge_size")
+    return whole_number(_equal_sides(image, "merge_size"), "merge_size", _MERGE)
+
+
+def _equal_sides(fields: Fields, key: str) -> Fields:
+    """Return the field as one number if it is a list of equal ones."""
+    value = fields.get(key)
     if isinstance(value, list) and value and all(each == value[0] for each in value):
-        image = {"merge_size": value[0]}
-    return whole_number(image, "merge_size", _MERGE)
+        return {key: value[0]}
+    return fields
 
 
 def _most_side(image: Fields) -> int:

@@ -18,8 +18,8 @@ from atom.images.processing.settings import (
     Fields,
     decimal,
     of_channels,
+    step_is_on,
     switch,
-    whole_number,
 )
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -61,16 +61,16 @@ def pixel_rule(
     """Read the fields of an image processor. The other arguments are the defaults of its class;
     half: it computes in bfloat16. Raises `ModelError`."""
     stored = _to_bfloat16 if half else _as_it_is
-    if not switch(fields, "do_resize", True) or switch(fields, "do_center_crop", False):
+    if not step_is_on(fields, "do_resize", True) or switch(fields, "do_center_crop", False):
         raise ModelError(
             f"{PREPROCESSOR_FILE}: do_resize must be true and do_center_crop false; start the "
             "server with --language-model-only to serve the text part alone"
         )
     table = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1).astype(np.float32)
-    if switch(fields, "do_rescale", True):
+    if step_is_on(fields, "do_rescale", True):
         factor = decimal(fields, "rescale_factor", 1 / 255)
         table = stored((table.astype(np.float64) * factor).astype(np.float32))
-    if switch(fields, "do_normalize", normalises):
+    if step_is_on(fields, "do_normalize", normalises):
         deviation = np.array(of_channels(fields, "image_std", std), dtype=np.float32)
         if not deviation.all():
             raise ModelError(f"{PREPROCESSOR_FILE}: image_std must not be 0")
@@ -82,12 +82,14 @@ def pixel_rule(
 def _filter(fields: Fields, default: Image.Resampling) -> Image.Resampling:
     if fields.get("resample") in (None, 0):
         return default if fields.get("resample") is None else Image.Resampling.NEAREST
-    number = whole_number(fields, "resample", int(default))
+    number = fields["resample"]
     try:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError("transformers knows filters by their whole numbers")
         return Image.Resampling(number)
     except ValueError:
         raise ModelError(
-            f"{PREPROCESSOR_FILE}: resample must be a filter of Pillow (0 to 5), and is {number}"
+            f"{PREPROCESSOR_FILE}: resample must be a filter of Pillow (0 to 5), and is {number!r}"
         ) from None
 
 

@@ -85,6 +85,12 @@ def switch(fields: Fields, key: str, default: bool) -> bool:
     return value
 
 
+def step_is_on(fields: Fields, key: str, default: bool) -> bool:
+    """Return whether a step of the processing is on: null is off in transformers, unlike a field
+    that is absent. Raises `ModelError`."""
+    return switch(fields, key, default if key not in fields else False)
+
+
 def decimal(fields: Fields, key: str, default: float) -> float:
     """Return a number. Raises `ModelError`."""
     value = fields.get(key)
