@@ -34,6 +34,7 @@ from atom.model_engine.runner.warm_up import (
     decode_batch,
     describe_start,
     of_variant,
+    prompt_batch,
 )
 from atom.model_ops.backends import ResolvedOps, load_backend
 from atom.model_ops.backends.interface import Ops
@@ -103,7 +104,7 @@ class SelfCheck:
         steps themselves."""
         begun = self._clock()
         self._ends = begun + _SECONDS
-        batches = list(_batches(self._config, model.cache))
+        batches = list(check_batches(self._config, model.cache))
         with model.few_layers(), self._shadowed.watching(self._spaces):
             for done, batch in enumerate(batches):
                 progress(PHASE, done / len(batches))
@@ -209,7 +210,7 @@ def check_blocks(config: Config, num_groups: int) -> int:
 def _lengths(config: Config) -> list[int]:
     """Return the lengths of the prompts, the longest first: as many as may run, and fit into a
     step."""
-    scheduler, longest = config.scheduler, max(1, config.model.max_model_len - _CHUNK - 2)
+    scheduler, longest = config.scheduler, max(1, config.model.max_model_len - _CHUNK - 3)
     left, found = scheduler.max_num_batched_tokens, list[int]()
     for length in _LENGTHS[: scheduler.max_num_seqs]:
         length = min(length, longest, left)
@@ -224,8 +225,10 @@ def _blocks_per_row(config: Config) -> int:
     return -(-tokens // config.cache.block_size)
 
 
-def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
-    """Yield prompts, their decodes, a chunk beside decodes, one decode, and one long prompt."""
+def check_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
+    """Yield prompts, their decodes, a chunk beside decodes, one decode, and one long prompt. A row
+    begins or goes on after what it has computed: its states hold no other tokens, and the results
+    of any others are not defined."""
     draw = np.random.default_rng(0)
     lengths = _lengths(config)
     rows = [
@@ -242,18 +245,19 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
         yield _batch([], (counts[:1] + 1, ones[:1]), 1)
         longest = config.model.max_model_len - 1
         chunk = min(_CHUNK, config.scheduler.max_num_batched_tokens - decodes + 1)
-        if chunk > 1 and counts[-1] + chunk <= longest:
-            # The last row is computed again from its history on.
+        computed = counts + 1
+        computed[0] += 1
+        if chunk > 1 and computed[-1] + chunk <= longest:
+            # The last row goes on as a prompt.
             again = _row(
                 config, cache, decodes - 1,
-                draw.integers(0, config.model.vocab_size, lengths[-1] + chunk),
+                draw.integers(0, config.model.vocab_size, computed[-1] + chunk),
             )  # fmt: skip
-            computed = np.append(counts[:-1] + 1, counts[-1])
-            computed[:1] += 1
             scheduled = np.append(ones[:-1], chunk).astype(np.int32)
             yield _batch([again], (computed, scheduled), decodes - 1)
         ahead = config.speculative.num_tokens if config.speculative is not None else 0
         if 0 < ahead < min(config.scheduler.max_num_batched_tokens, longest - 2):
+            yield prompt_batch([1], cache)
             yield computing_ahead(decode_batch([2 + ahead], cache), ahead)
     long = min(_LONG, config.scheduler.max_num_batched_tokens, config.model.max_model_len - 1)
     row = _row(config, cache, 0, draw.integers(0, config.model.vocab_size, long))
