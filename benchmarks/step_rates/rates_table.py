@@ -35,7 +35,7 @@ def write_table(
         bytes_per_second=card.bytes_per_second,
         flops={precision.value: rate for precision, rate in card.flops.items()},
         efficiencies={
-            operation.value: [(width, round(share, 4)) for width, share in points]
+            operation.value: [(width, float(f"{share:.4g}")) for width, share in points]
             for operation, points in fitted.shares.items()
         },
         seconds=fitted.seconds,

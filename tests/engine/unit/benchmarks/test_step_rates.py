@@ -142,6 +142,16 @@ def test_a_written_table_is_read_with_its_rates(tmp_path: Path) -> None:
         )
 
 
+def test_a_written_table_is_read_however_slow_an_operation_was(tmp_path: Path) -> None:
+    steps, fitted = made_steps(), fitted_to()
+    slow = dict.fromkeys(fitted.shares, ((64.0, 3.2e-06),))
+    path = tmp_path / "busy.json"
+    write_table(
+        path, CARD, replace(fitted, shares=slow), steps, TableSource("a card", "2026-01-01")
+    )
+    assert read_table(path).efficiencies == {name.value: [(64.0, 3.2e-6)] for name in slow}
+
+
 def test_the_shipped_table_is_the_fit_of_the_published_figures(tmp_path: Path) -> None:
     figures, card = Figures.read(FIGURES), CARDS["H200"]
     fitted = fit(figures.steps, card)

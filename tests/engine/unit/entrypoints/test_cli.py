@@ -77,7 +77,7 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--kv-transfer-config", '{"kv_role": "kv_producer"}', "--deadline-ms", "900",
         "--deadline-action", "queue",
         "--language-model-only", "--limit-mm-per-prompt", '{"image": 3}',
-        "--image-memory-mib", "64",
+        "--image-memory-mib", "64", "--self-check", "on",
     )  # fmt: skip
     unchanged = [
         name
