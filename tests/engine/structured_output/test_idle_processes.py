@@ -138,6 +138,7 @@ def test_processes_that_follow_grammars_give_way_to_the_engine(tmp_path: Path) -
         guided.rows_of(1, asked.structured_outputs.spec(), asked)
         ours = [each for each in matcher_processes() if each.pid not in before]
         lowest = min(19, psutil.Process().nice() + 11)  # also than a server at a niceness of 10
-        assert [process.nice() >= lowest for process in ours] == [True]
+        assert ours  # another test's processes may start meanwhile
+        assert all(process.nice() >= lowest for process in ours)
     finally:
         guided.close()
