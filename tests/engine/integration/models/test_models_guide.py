@@ -32,7 +32,9 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("atom.models.example")
     exec(family, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(architectures.ARCHITECTURES, NAME, eval(row, names))
+    added_row = eval(row, names)
+    monkeypatch.setitem(architectures.ARCHITECTURES, NAME, added_row)
+    monkeypatch.setitem(architectures.SERVED, NAME, added_row)
 
 
 @pytest.mark.usefixtures("added")
