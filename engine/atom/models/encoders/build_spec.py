@@ -10,7 +10,7 @@ from atom.errors import ModelError
 from atom.model_ops.activations import Activation
 from atom.model_ops.rotary_embedding import RopeConfig
 from atom.model_ops.values import AttentionShape
-from atom.models.decoder.spec import EncoderSpec, LayerSpec, ModelSpec, NormSpec
+from atom.models.decoder.spec import EncoderSpec, HeadSpec, LayerSpec, ModelSpec, NormSpec
 from atom.pooling_config import TokenPooling
 from atom.sizing.layers import EncoderFacts, LayerFacts
 from atom.sizing.mask_rule import sliding_window
@@ -51,6 +51,23 @@ def encoder_spec(
         norm=norm,
         layers=tuple(placed(built(layer), index) for index, layer in enumerate(facts.layers)),
         encoder=encoder,
+    )
+
+
+def sums_normed(config: ModelConfig, head: HeadSpec | None, unused: tuple[str, ...]) -> ModelSpec:
+    """Build the spec of BERT's layers, which norm each sum with a bias."""
+    return encoder_spec(
+        config,
+        EncoderSpec(
+            facts=facts_of(config),
+            activation=config.facts.hidden_act,
+            eps=float(config.hf_config.get("layer_norm_eps", 1e-12)),
+            norms_sums=True,
+            norm_bias=True,
+            pooled=pooled_tokens(config),
+            head=head,
+            unused=unused,
+        ),
     )
 
 

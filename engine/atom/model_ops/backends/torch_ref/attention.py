@@ -20,6 +20,13 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+def rotate_first(x: torch.Tensor, count: int, rotary: Rotary) -> torch.Tensor:
+    """Rotate the first `count` elements of x [T, heads, dim], by halves."""
+    cos, sin = (each[:, : count // 2] for each in rotary.cos_sin[rotary.positions].chunk(2, dim=-1))
+    turning, still = x.split([count, x.shape[-1] - count], dim=-1)
+    return torch.cat((apply_rope(turning, cos, sin), still), dim=-1)
+
+
 def qk_norm_rope_store(
     qkv: torch.Tensor,
     shape: AttentionShape,

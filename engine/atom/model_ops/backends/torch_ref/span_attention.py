@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.torch_ref.attention import apply_rope
+from atom.model_ops.backends.torch_ref.attention import rotate_first
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.quantised.cached_latents import gather_index_keys, store_index_keys
 from atom.model_ops.values import (
@@ -33,8 +33,8 @@ def select_spans(
     cache: IndexCache,
     step: AttentionMetaData,
 ) -> torch.Tensor | None:
-    q = _rotated(tokens.q, shape, rotary)
-    keys = _rotated(tokens.keys.unsqueeze(1), shape, rotary).squeeze(1)
+    q = rotate_first(tokens.q, shape.rope_dim, rotary)
+    keys = rotate_first(tokens.keys.unsqueeze(1), shape.rope_dim, rotary).squeeze(1)
     real = step.slot_mapping >= 0
     store_index_keys(cache, keys[real], step.slot_mapping[real])
     if step.max_context_len <= shape.tokens:
@@ -101,15 +101,6 @@ def _seen(chosen: torch.Tensor, spans: int, span: int, length: int) -> torch.Ten
     marks = torch.zeros((*chosen.shape[:2], spans + 1), dtype=torch.bool, device=chosen.device)
     marks.scatter_(2, chosen.masked_fill(chosen < 0, spans), value=True)  # padding: one too many
     return marks[..., :spans].repeat_interleave(span, dim=2)[..., :length]
-
-
-def _rotated(x: torch.Tensor, shape: SpanIndexShape, rotary: Rotary) -> torch.Tensor:
-    """Rotate the first rope_dim elements of x [T, heads, dim], by halves."""
-    cos, sin = (
-        each[:, : shape.rope_dim // 2] for each in rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
-    )
-    turning, still = x.split([shape.rope_dim, shape.dim - shape.rope_dim], dim=-1)
-    return torch.cat((apply_rope(turning, cos, sin), still), dim=-1)
 
 
 def _rows(step: AttentionMetaData) -> Iterator[tuple[int, slice, int]]:

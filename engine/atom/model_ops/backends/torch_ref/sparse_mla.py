@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.torch_ref.attention import apply_rope
+from atom.model_ops.backends.torch_ref.attention import rotate_first
 from atom.model_ops.quantised.cached_latents import (
     gather_entries,
     gather_index_keys,
@@ -37,8 +37,8 @@ def select_tokens(
     cache: IndexCache,
     step: AttentionMetaData,
 ) -> torch.Tensor | None:
-    q = _rotated(tokens.q, shape, rotary)
-    keys = _rotated(tokens.keys.unsqueeze(1), shape, rotary).squeeze(1)
+    q = rotate_first(tokens.q, shape.rope_dim, rotary)
+    keys = rotate_first(tokens.keys.unsqueeze(1), shape.rope_dim, rotary).squeeze(1)
     store_index_keys(cache, keys, step.slot_mapping)
     if step.max_context_len <= shape.top_k:
         return None
@@ -62,13 +62,6 @@ def select_tokens(
             chosen = best.masked_fill(ordered[:, : shape.top_k] == -torch.inf, -1)
             selected[own, : chosen.shape[1]] = chosen
     return selected
-
-
-def _rotated(x: torch.Tensor, shape: IndexShape, rotary: Rotary) -> torch.Tensor:
-    """Rotate the first rope_dim elements of x [T, heads, dim], by halves."""
-    cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
-    turning, still = x.split([shape.rope_dim, shape.dim - shape.rope_dim], dim=-1)
-    return torch.cat((apply_rope(turning, cos, sin), still), dim=-1)
 
 
 def _scores(
