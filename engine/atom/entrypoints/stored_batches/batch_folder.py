@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -47,7 +47,8 @@ class BatchFolder:
         """Raises `ConfigError` if the folder cannot be used, or a server uses it alone."""
         self._files, self._batches = path / "files", path / "batches"
         self._claims = path / "claims"
-        self._known: dict[Path, tuple[tuple[int, ...], StoredFile | BatchRecord]] = {}
+        # By folder: descriptions as they were read last, each with its file's version.
+        self._known: dict[Path, dict[Path, tuple[tuple[int, ...], Any]]] = {}
         self._counted: dict[Path, tuple[int, int]] = {}
         self._within = threading.Lock()  # the threads of this process, which share `turn`
         self._held: list[int] = []
@@ -163,6 +164,7 @@ class BatchFolder:
         """Remove a file, or contents that became none. The description goes first."""
         (self.content(file_id).with_suffix(".json")).unlink(missing_ok=True)
         self.content(file_id).unlink(missing_ok=True)
+        self._counted.pop(self.content(file_id), None)
 
     def remove_batch(self, batch_id: str) -> None:
         assert is_batch_id(batch_id)
@@ -208,21 +210,21 @@ class BatchFolder:
             self._counted[path] = (start, count)
         return count
 
-    def _read_all(self, folder: Path, kind: type[Kept]) -> Iterator[Kept]:
-        """Yield the descriptions of a folder; a file that is none is passed over, and one that was
+    def _read_all(self, folder: Path, kind: type[Kept]) -> list[Kept]:
+        """Read the descriptions of a folder; a file that is none is passed over, and one that was
         read before and has not changed is not read again. Raises `ConfigError` for one that cannot
         be read: its batch's answers would be taken for the rest of a write."""
+        before, found = self._known.get(folder, {}), dict[Path, tuple[tuple[int, ...], Any]]()
         for path in sorted(folder.glob("*.json")):
             try:
                 state = path.stat()
                 version = (state.st_ino, state.st_mtime_ns, state.st_size)
-                known = self._known.get(path)
-                if known is not None and known[0] == version and isinstance(known[1], kind):
-                    yield known[1]
+                known = before.get(path)
+                if known is not None and known[0] == version:
+                    found[path] = known
                     continue
                 data = path.read_bytes()
             except FileNotFoundError:  # another server removed it
-                self._known.pop(path, None)
                 continue
             except OSError as error:
                 raise ConfigError(
@@ -230,10 +232,11 @@ class BatchFolder:
                     "permissions or the disk, or move the file away"
                 ) from error
             with contextlib.suppress(msgspec.MsgspecError):
-                found = msgspec.json.decode(data, type=kind)
-                if found.id == path.stem:
-                    self._known[path] = (version, found)
-                    yield found
+                read = msgspec.json.decode(data, type=kind)
+                if read.id == path.stem:
+                    found[path] = (version, read)
+        self._known[folder] = found
+        return [each for _, each in found.values()]
 
 
 def _opened(path: Path) -> int:

@@ -62,7 +62,7 @@ class BatchService:
             await asyncio.gather(working, return_exceptions=True)
 
     async def refresh(self) -> None:
-        """Read what other servers of the folder did. Raises `ConfigError`."""
+        """Read the changes of the folder's other servers. Raises `ConfigError`."""
         await self.files.refresh()
         await self.batches.refresh()
 
