@@ -316,7 +316,7 @@ def _spread(rounded: torch.Tensor | None, expected: torch.Tensor) -> float:
 
 
 def _losses(args: tuple[Any, ...]) -> Iterator[float]:
-    """Yield what roundings of a call's inputs, or of its cache, may lose."""
+    """Yield the relative errors of rounding a call's inputs, or its cache."""
     for w in weights_in(args):
         yield INPUT_ERROR.get(w.format, 0.0)
         if w.format in FP4_FORMATS:
@@ -325,7 +325,7 @@ def _losses(args: tuple[Any, ...]) -> Iterator[float]:
             # Experts with a clamped activation may round to e4m3.
             yield INPUT_ERROR[WeightFormat.FP8] if w.data.dim() == 3 else 0.0
     for each in args:
-        stored = getattr(each, "k", None) if hasattr(each, "k") else getattr(each, "entries", None)
+        stored = getattr(each, "k", getattr(each, "entries", None))
         if isinstance(stored, torch.Tensor) and stored.element_size() == 1:
             yield FP8_CACHE_ERROR
 

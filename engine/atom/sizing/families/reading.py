@@ -107,8 +107,8 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One architecture. name: in config.json; model_type: by which a config.json without
-    `architectures` is known; label: the model's common name; module: below `atom.models`, with
+    """Declare an architecture. name: in config.json; model_type: of a config.json without
+    `architectures`; label: the model's common name; module: below `atom.models`, with
     `spec(config)`; family: readers of its layers and names.
 
     - `gguf`: llama.cpp's name of it, "" if single-file checkpoints of it are not read.

@@ -106,7 +106,7 @@ def test_steps_that_the_host_held_up_give_its_launches_and_no_share_of_the_devic
 
 
 def test_the_inputs_of_prompts_that_the_device_waits_for_are_told_from_its_own_seconds() -> None:
-    """The same steps, once behind others and once on a device that waits for its host."""
+    """The fit tells inputs of prompts made behind other steps from those that the device awaits."""
     behind = made_steps()
     alone = [
         replace(step, seconds=step.seconds + 0.002, prepared=True)

@@ -36,7 +36,7 @@ class EncoderLayer(nn.Module):
         self._group = build.group
 
     def attend(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:  # [T, H]
-        """Return what attention adds to its input, summed over the ranks."""
+        """Return the output of attention for its input, summed over the ranks."""
         return self._group.reduce(self.self_attn.o_proj(self.self_attn(x, positions)))
 
 
