@@ -37,10 +37,15 @@ _DIVIDED: dict[str, Any] = {
 SITE = Site(addresses=SiteAddresses(prometheus="http://prometheus.test"))
 
 
-# Of a plan with targets of latency, and of the decode pods of a divided one.
+_TIERED: dict[str, Any] = {"cache": {"kv": {"hostMemory": "1Gi", "disk": {"size": "2Gi"}}}}
+
+
+# Of plans with targets of latency and with tiers, and of the decode pods of a divided one.
 ALERTS = list(
     {
-        each["alert"]: each for made in (_DIVIDED, {"slo": _SLO}) for each in alerts(plan(**made))
+        each["alert"]: each
+        for made in (_DIVIDED, {"slo": _SLO}, _TIERED)
+        for each in alerts(plan(**made))
     }.values()
 )
 
@@ -48,7 +53,7 @@ ALERTS = list(
 def queries() -> Iterator[tuple[str, str]]:
     """A name for people, and a query."""
     made = plan(site=SITE, slo=_SLO, autoscaling={"maxReplicas": 3})
-    for each in (made, plan(**_DIVIDED)):
+    for each in (made, plan(**_DIVIDED), plan(**_TIERED)):
         for alert in alerts(each):
             yield alert["alert"], alert["expr"]
         for panel in dashboard(each)["panels"]:

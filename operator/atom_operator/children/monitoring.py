@@ -28,6 +28,8 @@ RUNBOOKS = "docs/runbooks"
 _SATURATED = 0.95
 _SLOW_FIRST_TOKEN_SECONDS = 10
 _LOST_TRANSFERS = 0.1  # of the prompts that a prefill pod computed
+_FEW_HITS = 0.02  # of the tokens that a full tier was asked for
+_UNREAD_HITS = 0.5  # of the tokens that a tier has
 
 
 def pod_monitor(identity: Identity, selected: dict[str, str], wanted: PodMonitoring) -> Manifest:
@@ -88,6 +90,7 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
         *_outages(plan, of, what),
         *_overload(plan.engine, plan.integrations, of, what),
         *_speed(plan.integrations, of, what),
+        *_tiers(plan, of, what),
         *_transfers(plan, of, what),
     ]
     return [_alert(plan.identity.key, base, item) for item in found]
@@ -190,6 +193,41 @@ def _speed(integrations: Integrations, of: Selector, what: str) -> list[_Alert]:
             )
         )
     return found
+
+
+def _tiers(plan: Plan, of: Selector, what: str) -> list[_Alert]:
+    """Return the alerts about the KV cache below the device, if spec.cache.kv asks for one."""
+    if not plan.engine.serving.host_tier_bytes:
+        return []
+    errors, computed = of("atom:kv_offload_errors_total"), of("atom:kv_offload_computed_total")
+    asked = of("atom:kv_offload_queries_total").removesuffix("}") + ',tier="host"}'
+    found = f"sum(rate({of('atom:kv_offload_hits_total')}[30m]))"
+    passed_over = f"sum(rate({computed}[30m]))"
+    usage = of("atom:kv_offload_usage_ratio")
+    return [
+        _Alert(
+            "AtomKvTierFails",
+            "warning",
+            "5m",
+            f"sum by (tier, kind) (increase({errors}[10m])) > 0",
+            f"pages of the KV cache's tiers of {what} cannot be used, and are computed again",
+        ),
+        _Alert(
+            "AtomKvTierMisses",
+            "info",
+            "30m",
+            f"min(max by (tier) ({usage})) > {_SATURATED:g}"
+            f" and ({found} + {passed_over}) / sum(rate({asked}[30m])) < {_FEW_HITS:g}",
+            f"the KV cache's tiers of {what} are full, and have hardly any prompt that returns",
+        ),
+        _Alert(
+            "AtomKvTierTooSlow",
+            "info",
+            "30m",
+            f"{passed_over} / {found} > {_UNREAD_HITS:g}",
+            f"{what} computes most tokens that the KV cache's tiers have, as reading takes longer",
+        ),
+    ]
 
 
 def _transfers(plan: Plan, of: Selector, what: str) -> list[_Alert]:
