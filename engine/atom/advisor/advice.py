@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from atom.advisor.candidates import Candidate, candidates
 from atom.advisor.pair import Pair
@@ -37,13 +37,24 @@ class Detail(enum.Enum):
     CURVES = enum.auto()
 
 
-# Told of each candidate before it is simulated.
-Progress = Callable[[str], None]
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Say what a search simulates now. doing: the part of the search; label: the form of a model on
+    a card; done, of: forms of this part that are behind it, and all of them."""
+
+    doing: str
+    label: str
+    done: int
+    of: int
+
+
+# Told before each simulation of a form.
+Progress = Callable[[Stage], None]
 
 
 def advise(
     question: Question,
-    progress: Progress = lambda label: None,
+    progress: Progress = lambda stage: None,
     detail: Detail = Detail.GOODPUT,
 ) -> Advice:
     """Search the answer. Simulations take seconds; nothing else is asked."""
@@ -51,15 +62,20 @@ def advise(
     advice = search.run()
     if detail is Detail.CHOICE:
         return advice
-    advice = replace(advice, rows=tuple([search.with_goodput(row) for row in advice.rows]))
+    told = search.told("the most that it serves:", advice.rows)
+    advice = replace(advice, rows=tuple([search.with_goodput(row) for row in told]))
     if detail is Detail.GOODPUT:
         return advice
-    drawn = [search.with_curve(row) for row in advice.rows[:_MOST_CURVES]]
-    nearest = None if advice.nearest is None else search.with_curve(advice.nearest)
-    return replace(advice, rows=(*drawn, *advice.rows[_MOST_CURVES:]), nearest=nearest)
+    drawn, nearest = advice.rows[:_MOST_CURVES], advice.nearest
+    wanted = [*drawn, *([] if nearest is None else [nearest])]
+    curves = [search.with_curve(row) for row in search.told("other rates:", wanted)]
+    rows = (*curves[: len(drawn)], *advice.rows[_MOST_CURVES:])
+    return replace(advice, rows=rows, nearest=None if nearest is None else curves[-1])
 
 
-def one_fewer(question: Question, chosen: Row, detail: Detail) -> Row | None:
+def one_fewer(
+    question: Question, chosen: Row, detail: Detail, progress: Progress = lambda stage: None
+) -> Row | None:
     """Return the row of the chosen row's model and card that keeps the targets best on at least one
     device fewer; None if there is none, as of one device alone."""
     if chosen.devices < 2:
@@ -71,7 +87,7 @@ def one_fewer(question: Question, chosen: Row, detail: Detail) -> Row | None:
         cards=(candidate.card,),
         max_devices=chosen.devices - 1,
     )
-    found = advise(narrowed, detail=detail)
+    found = advise(narrowed, progress, detail)
     return found.chosen or found.nearest
 
 
@@ -94,8 +110,10 @@ class _Search:
                 self._lost.append(each)
             else:
                 found.append(each)
-        for candidate in sorted(found, key=self._least_cost):
-            self._try(candidate)
+        found.sort(key=self._least_cost)
+        for number, candidate in enumerate(found):
+            stage = Stage("simulating", candidate.label, number, len(found))
+            self._try(candidate, stage)
         if self._short and not self._kept and not self._missed:
             nearest = min(self._short, key=self._least_cost)
             most = self._question.max_devices // nearest.ranks
@@ -107,7 +125,7 @@ class _Search:
             if row is not closest:
                 self._lost.append(Lost(row.label, _missing(row)))
         return Advice(
-            rows=tuple([self._with_ends(row) for row in rows]),
+            rows=tuple([self._with_ends(row) for row in self.told("its errors:", rows)]),
             nearest=None if closest is None else self._with_ends(closest),
             lost=tuple(self._lost),
             notes=(*self._question.load.notes, *self._notes(rows)),
@@ -128,8 +146,14 @@ class _Search:
     def _price(self, candidate: Candidate) -> float | None:
         return price_of(candidate.card.name, self._question.prices)
 
-    def _try(self, candidate: Candidate) -> None:
-        """Find the fewest engines that keep the targets."""
+    def told(self, doing: str, rows: Sequence[Row]) -> Iterator[Row]:
+        """Yield rows that are simulated further, and tell of each."""
+        for number, row in enumerate(rows):
+            self._progress(Stage(doing, row.label, number, len(rows)))
+            yield row
+
+    def _try(self, candidate: Candidate, stage: Stage) -> None:
+        """Find the fewest engines that keep the targets. stage: told if that is simulated."""
         least = self._least_engines(candidate) + candidate.divided
         most = self._question.max_devices // candidate.ranks
         if least > most:
@@ -144,7 +168,7 @@ class _Search:
             why = f"costs at least {least_cost:,.4g} {unit}, and the best {best:,.4g}"
             self._lost.append(Lost(candidate.label, why))
             return
-        self._progress(candidate.label)
+        self._progress(stage)
         row = self._fewest(candidate, least, most)
         self._sort_in(row)
         if candidate.divided:

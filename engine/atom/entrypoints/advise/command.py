@@ -32,6 +32,7 @@ from atom.entrypoints.advise.model_configs import (
 from atom.entrypoints.advise.report import as_document, html_page, lines
 from atom.entrypoints.advise.right_size import Beside, read_measured
 from atom.entrypoints.advise.running_server import load_of_metrics
+from atom.entrypoints.advise.stages_shown import StagesShown
 from atom.entrypoints.advise.variants import pictures_of, variants_of
 from atom.entrypoints.bench.charts.chart import Series
 from atom.entrypoints.bench.traces.timed_trace import TraceUnits, read_timed_trace
@@ -71,9 +72,11 @@ def run(
         learned=learned_of([*running, *(_objects(args.learned) if args.learned else ())]),
     )
     measured = _measured(args)
-    advice = advise(question, _progress, _DETAILS.get(args.output, Detail.GOODPUT))
+    shown = StagesShown(sys.stderr)
+    advice = advise(question, shown.show, _DETAILS.get(args.output, Detail.GOODPUT))
     advice = replace(advice, lost=(*unknown, *advice.lost))
-    _show(args.output, question, advice, _beside(args, question, advice, measured))
+    beside = _beside(args, question, advice, shown)
+    _show(args.output, question, advice, replace(beside, measured=measured))
     if advice.chosen is None:
         _tell_nearest(question, advice)
         return NOTHING_MEETS
@@ -103,15 +106,15 @@ def _measured(args: argparse.Namespace) -> Series | None:
 
 
 def _beside(
-    args: argparse.Namespace, question: Question, advice: Advice, measured: Series | None
+    args: argparse.Namespace, question: Question, advice: Advice, shown: StagesShown
 ) -> Beside:
     """Predict the load on one device fewer than the chosen row has, for a page or if it was
     asked."""
     chosen = advice.chosen
     if chosen is None or not (args.one_fewer or args.output == "html"):
-        return Beside(measured=measured)
+        return Beside()
     detail = _DETAILS.get(args.output, Detail.GOODPUT)
-    return Beside(one_fewer(question, chosen, detail), measured, asks_fewer=True)
+    return Beside(one_fewer(question, chosen, detail, shown.show), asks_fewer=True)
 
 
 def _tell_nearest(question: Question, advice: Advice) -> None:
@@ -126,11 +129,6 @@ def _tell_nearest(question: Question, advice: Advice) -> None:
         f"which misses {missed}; allow more devices (--max-devices), other cards, or later tokens",
         file=sys.stderr,
     )
-
-
-def _progress(label: str) -> None:
-    if sys.stderr.isatty():
-        print(f"simulating {label}", file=sys.stderr)
 
 
 def _cards(text: str, tables: Tables) -> tuple[list[Card], list[Lost]]:
