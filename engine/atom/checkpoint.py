@@ -47,7 +47,12 @@ GENERATION_FILE = "generation_config.json"
 # The Model Optimizer's, beside a config.json that does not tell of the quantisation.
 MODELOPT_FILE = "hf_quant_config.json"
 _HEAD = "lm_head.weight"
-_EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
+_EMBEDDINGS = (
+    "model.embed_tokens.weight",
+    "embed_tokens.weight",
+    "transformer.wte.weight",
+    "model.decoder.embed_tokens.weight",
+)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 

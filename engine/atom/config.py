@@ -43,6 +43,7 @@ from atom.sizing.drafting import (
     spread_problems,
 )
 from atom.sizing.engine_support import (
+    fallback_notice,
     kv_cache_problems,
     unsupported,
     unsupported_architecture,
@@ -50,6 +51,7 @@ from atom.sizing.engine_support import (
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.beside_encoder import encoder_problems
+from atom.sizing.options.beside_fallback import fallback_problems
 from atom.sizing.options.cache import CacheOptions
 from atom.sizing.options.execution import ExecutionOptions, SleepOptions
 from atom.sizing.options.option import range_problems
@@ -99,6 +101,8 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     _refuse("kv_transfer_config", options.transfer_problems(model))
     asked = options.beside_encoder(model.max_model_len)
     _refuse(model.facts.architecture, (said for _, said in encoder_problems(model.facts, asked)))
+    beside = fallback_problems(model.facts, options.beside_fallback(model))
+    _refuse(model.facts.architecture, (said for _, said in beside))
     if execution.reproducible:
         _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(
@@ -119,9 +123,13 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
         parallel=extended(
             ParallelConfig, options.parallel, balance=options.balance, nodes=options.nodes
         ),
-        # A prompt that is pooled has no decode steps, and graphs of prompts draw tokens.
+        # A prompt that is pooled has no decode steps, and graphs of prompts draw tokens. Nothing
+        # proves that a class of transformers may be captured.
         execution=replace(
-            execution, enforce_eager=execution.enforce_eager or model.pooling is not None
+            execution,
+            enforce_eager=execution.enforce_eager
+            or model.pooling is not None
+            or model.facts.is_fallback,
         ),
         seed=options.model.seed,
         speculative=speculative,
@@ -392,6 +400,8 @@ def _model_facts(checkpoint: Checkpoint, *, images: bool) -> ModelFacts:
     refusals = unsupported(facts)
     if refusals:
         raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
+    if notice := fallback_notice(facts):
+        logger.warning("%s: %s", checkpoint.path, notice)
     if facts.checkpoint.wrapper and facts.vision is None:
         logger.info(
             "%s: of %s the text model alone is served, as %s: prompts are text, and what reads "

@@ -109,6 +109,21 @@ class EngineOptions:
             speculation=self.speculative is not None,
         )
 
+    def beside_fallback(self, model: ModelConfig) -> tuple[str, ...]:
+        """Return the options that a model without a family refuses, as far as they are set."""
+        asked = {
+            "data_parallel_size": self.parallel.data_parallel_size > 1,
+            "enable_lora": self.lora is not None,
+            "enable_sleep_mode": self.sleep.enabled,
+            "kv_cache_dtype": self.cache.kv_cache_dtype == "fp8",
+            "kv_offloading_size": self.tier.offloading_size is not None,
+            "kv_transfer_config": self.kv_transfer is not None,
+            "reproducible": self.execution.reproducible,
+            "runner": model.pooling is not None,
+            "speculative_config": self.speculative is not None,
+        }
+        return tuple(name for name, is_set in asked.items() if is_set)
+
     def transfer_problems(self, model: ModelConfig) -> list[str]:
         """Return why an engine with these options cannot exchange KV pages, if it is to."""
         parallel = self.parallel

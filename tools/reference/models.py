@@ -15,6 +15,8 @@ import yaml
 from atom.sizing.architectures import ARCHITECTURES, LACKING
 from atom.sizing.engine_support import format_problem
 from atom.sizing.families.encoder_rows import ENCODERS
+from atom.sizing.families.fallback import FALLBACKS
+from atom.sizing.options.beside_fallback import REFUSED_BESIDE_FALLBACK
 from atom.sizing.quantization.config import read_quantization
 from atom.sizing.text_part import WRAPPERS, Wrapper
 from atom.sizing.vision.readers import reads_images
@@ -39,12 +41,29 @@ These models answer requests for [embeddings, scores and
 ranking](../guides/http-api.md#embeddings-scores-and-ranking), and generate nothing. Checkpoints are
 plain.
 """
+_FALLBACKS_HEAD = """
+These models have no family here. transformers' class computes them, with the engine's attention and
+paged cache, which is slower and unproven on published weights. The log and the plan's warnings say
+so. At its start, the engine compares a narrow model of the same class and flags with transformers,
+and refuses the model if any logits differ ([models without a
+family](../guides/adding-a-model.md#models-without-a-family)). Checkpoints are plain.
+"""
 _FORMS_HEAD = """
 The fields of each form in `quantization_config`, except the modules that it leaves plain.
 """
 _LACKING_HEAD = """
 These architectures are rejected with the missing part.
 """
+
+
+# Refused by other tables, and decided by the engine without an option.
+_FALLBACKS_LACK = (
+    (code("tensor_parallel_size"), "more than one rank"),
+    (code("quantization"), "quantised matrices, of the checkpoint or by the engine"),
+    ("(no option)", "graphs: every step runs eagerly"),
+    ("(no option)", "new weights of a running engine (`POST /update_weights`)"),
+    ("(no option)", "ropes that grow with the longest request (dynamic, longrope)"),
+)
 
 
 def forms() -> Mapping[str, Mapping[str, dict[str, Any]]]:
@@ -88,6 +107,12 @@ def page() -> str:
     encoders = ((row.label, code(name)) for name, row in ENCODERS.items())
     text += f"\n## Text encoders\n{_ENCODERS_HEAD.strip()}\n\n"
     text += table(("model", "architecture"), encoders)
+    fallbacks = ((row.label, code(name)) for name, row in FALLBACKS.items())
+    text += f"\n## Models without a family\n{_FALLBACKS_HEAD.strip()}\n\n"
+    text += table(("model", "architecture"), fallbacks)
+    text += "\nRefused beside such a model, with the option's name:\n\n"
+    refused = ((code(name), feature) for name, feature in REFUSED_BESIDE_FALLBACK.items())
+    text += table(("option", "feature"), (*refused, *_FALLBACKS_LACK))
     written = (
         (code(method), name, code(_said(section)))
         for method, of_method in known.items()

@@ -50,7 +50,7 @@ from atom.model_ops.lora import with_lora
 from atom.model_ops.parallel import Ranks
 from atom.models.decoder.causal_lm import CausalLM, held_bytes
 from atom.models.decoder.layer_kinds import one_of_each_kind
-from atom.models.registry import support_model_arch_dict
+from atom.models.registry import counted, support_model_arch_dict
 from atom.sizing.kv_layout import kv_layout
 from atom.utils.device import peak_bytes
 
@@ -80,6 +80,8 @@ class ModelRunner:
         self._device = rank_device(config)
         self._others = kv_cache.others_bytes(self._device)
         self._dtype = model_dtype(config, self._device)
+        config = replace(config, model=counted(config.model, self._dtype))
+        self._config = config
         self._exchange = None
         if links is not None and self._experts is not None:
             self._exchange = open_dispatch(config, links, self._experts, self._dtype)
@@ -247,8 +249,9 @@ class ModelRunner:
 
     def _few_layers(self) -> AbstractContextManager[None]:
         """Return a context in which the model runs through one layer of each kind, if it may:
-        drafters, and ranks that share experts, need every layer."""
-        if self._speculation.is_on or self._exchange is not None:
+        drafters, ranks that share experts, and classes of transformers need every layer."""
+        fallback = self._config.model.facts.is_fallback
+        if self._speculation.is_on or self._exchange is not None or fallback:
             return nullcontext()
         return one_of_each_kind(self._model, [group.layers for group in self._layout.groups])
 

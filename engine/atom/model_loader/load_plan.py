@@ -41,7 +41,7 @@ _DTYPES = {
     "U8": torch.uint8,
 }
 # Tables in checkpoints that the model computes itself.
-_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")
+_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias|attention\.bias)$")
 # Unused tensors of quantised matrices: scales of activations and of a cache, which are computed
 # here for each token; the order of inputs if it is the natural one; shapes.
 _BESIDE_QUANTISED = re.compile(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
+import torch
+
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
@@ -31,6 +33,15 @@ def model_spec(config: ModelConfig) -> ModelSpec:
             f"architecture {config.architecture} is not supported; supported: {', '.join(SERVED)}"
         )
     return cast(ModelSpec, import_module(f"atom.models.{row.module}").spec(config))
+
+
+def counted(config: ModelConfig, dtype: torch.dtype) -> ModelConfig:
+    """Return the configuration with the exact bytes of weights, which a config.json only bounds for
+    a model without a family. Raises `ModelError`."""
+    if not config.facts.is_fallback:
+        return config
+    row = SERVED[config.architecture]
+    return cast(ModelConfig, import_module(f"atom.models.{row.module}").described(config, dtype))
 
 
 def build_model(spec: ModelSpec, build: Build) -> CausalLM:

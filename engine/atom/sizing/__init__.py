@@ -19,6 +19,7 @@ from atom.sizing.drafting import (
 from atom.sizing.engine_support import (
     SUPPORTED_KV_DTYPES,
     Unsupported,
+    fallback_notice,
     kv_cache_problems,
     unsupported,
     unsupported_architecture,
@@ -62,6 +63,7 @@ from atom.sizing.layers import (
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.beside_encoder import EncoderOptions, encoder_problems
+from atom.sizing.options.beside_fallback import fallback_problems
 from atom.sizing.overheads import (
     LoraRoom,
     activation_bytes,
@@ -135,6 +137,8 @@ __all__ = [
     "eagle3_problems",
     "encoder_problems",
     "expert_parallel_problem",
+    "fallback_notice",
+    "fallback_problems",
     "filling_tokens",
     "image_bytes",
     "kv_bytes_per_token",

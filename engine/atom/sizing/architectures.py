@@ -57,6 +57,7 @@ from atom.sizing.families.experts import (
     qwen2_moe,
     qwen3_moe,
 )
+from atom.sizing.families.fallback import FALLBACKS
 from atom.sizing.families.gemma4 import gemma4, gemma4_names
 from atom.sizing.families.hybrid import qwen3_5, qwen3_5_moe, qwen3_next
 from atom.sizing.families.kimi_linear import (
@@ -365,8 +366,9 @@ _ROWS = (
     ),
 )
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for row in _ROWS}
-# The rows of all models that serve requests.
-SERVED: dict[str, Architecture] = ARCHITECTURES | ENCODERS
+# The rows of all models with a family here, and of all that serve requests.
+_WITH_FAMILY: dict[str, Architecture] = ARCHITECTURES | ENCODERS
+SERVED: dict[str, Architecture] = _WITH_FAMILY | FALLBACKS
 # Models that only draft for another: their embedding is the target's, their head a smaller one.
 DRAFT_FAMILIES: dict[str, Family] = {
     "LlamaForCausalLMEagle3": Family(
@@ -398,6 +400,12 @@ def of_model_type(model_type: str) -> str | None:
     return next((row.name for row in SERVED.values() if row.model_type == model_type), None)
 
 
+def nearest_with_family(name: str, config: Config) -> str:
+    """Describe the most similar architecture that has a family here, "" if none is similar."""
+    own = {each: row.family for each, row in _WITH_FAMILY.items()}
+    return str(nearest(name, config, own) or "")
+
+
 def family_of(config: Config) -> tuple[str, Family]:
     """Return the architecture and family of a config.json; raises ModelFactsError or
     UnknownFamilyError."""
@@ -412,5 +420,5 @@ def family_of(config: Config) -> tuple[str, Family]:
         )
     name = str(value[0])
     if name not in readable:
-        raise UnknownFamilyError(name, known, str(nearest(name, config, supported) or ""))
+        raise UnknownFamilyError(name, known, nearest_with_family(name, config))
     return name, readable[name]

@@ -132,11 +132,43 @@ def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
         )
 
 
+def fallback_notice(facts: ModelFacts) -> str:
+    """Return the warning about a model that transformers' own class computes, "" for others."""
+    if not facts.is_fallback:
+        return ""
+    return (
+        f"{facts.architecture} has no family here: transformers' class computes it, with the "
+        "engine's attention, which is slower than a family and unproven on real weights"
+    )
+
+
+def _fallback_forms(facts: ModelFacts) -> Iterator[Unsupported]:
+    """Yield the settings of a checkpoint without a family that transformers' class, or the proof of
+    it, does not cover."""
+    if facts.quantization is not None:
+        yield Unsupported(
+            "quantization_config",
+            f"{facts.architecture} has no family here, so quantised matrices are not supported; "
+            "use a checkpoint in float32, bfloat16 or float16, and no --quantization",
+        )
+    growing = sorted({"dynamic", "longrope"}.intersection(facts.rope.kinds.split(", ")))
+    if growing:
+        yield Unsupported(
+            "rope_scaling",
+            f"{facts.architecture} has no family here, and rope type {growing[0]!r} scales all "
+            "requests of a step by the longest of them; supported: ropes that scale each position "
+            "by itself, such as default, linear, yarn and llama3",
+        )
+
+
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """Yield the settings of a supported architecture's checkpoint that the engine does not
     compute."""
     row = SERVED[facts.architecture]
     scheme = facts.quantization
+    if facts.is_fallback:
+        yield from _fallback_forms(facts)
+        return
     if scheme is not None and facts.is_encoder:
         yield Unsupported(
             "quantization_config",

@@ -180,15 +180,26 @@ class EncoderFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FallbackFacts:
+    """The weights of a model that transformers' own class computes. elements: of its parameters;
+    buffer_bytes: of its other tensors; is_bound: both are bounds by config.json, from above."""
+
+    elements: int
+    buffer_bytes: int = 0
+    is_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ExtraInputs:
     """Inputs of a model besides its embedding. `joined_size`: width of the input that a draft model
     joins into its hidden state, 0 for other models; `per_layer_vocab_size`: of the embedding with
-    an input per layer, 0 without; `encoder`: tables and head of a text encoder, None for
-    decoders."""
+    an input per layer, 0 without; `encoder`: tables and head of a text encoder, None for decoders;
+    `fallback`: all weights of a model without a family here, None for families."""
 
     joined_size: int = 0
     per_layer_vocab_size: int = 0
     encoder: EncoderFacts | None = None
+    fallback: FallbackFacts | None = None
 
 
 NO_INPUTS = ExtraInputs()

@@ -150,6 +150,7 @@ class ModelFacts:
                 joined_size=_joined_size(config, draft, hidden_size),
                 per_layer_vocab_size=_per_layer_vocab_size(config, layers),
                 encoder=None if family.encoder is None else family.encoder(config),
+                fallback=None if family.fallback is None else family.fallback(config),
             ),
             checkpoint=CheckpointNames(
                 wrapper=wrapper or "",
@@ -221,6 +222,11 @@ class ModelFacts:
     def is_encoder(self) -> bool:
         """Return whether tokens attend in both directions, and the model generates nothing."""
         return self.inputs.encoder is not None
+
+    @property
+    def is_fallback(self) -> bool:
+        """Return whether transformers' own class computes the model, which has no family here."""
+        return self.inputs.fallback is not None
 
     @property
     def segments(self) -> int:

@@ -29,6 +29,8 @@ def tensor_parallel_problems(
     most = MAX_TENSOR_PARALLEL * nodes
     if not 1 <= size <= most:
         return (f"tensor parallel size {size} is outside 1..{most}",)
+    if facts.is_fallback and size > 1:
+        return (f"transformers' class {facts.architecture} is computed by one rank",)
     problems: dict[str, None] = {}  # in order, each once
     for alike in facts.layer_counts:
         for name, value in _divided(alike.layer, expert_parallel):

@@ -116,6 +116,10 @@ def weight_parts(
     formats."""
     ranks = sharding.tensor_parallel
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
+    fallback = facts.inputs.fallback
+    if fallback is not None:
+        size = fallback.elements * element + fallback.buffer_bytes
+        return (WeightPart("all weights", size, False),)
     tables = 1 if facts.tie_word_embeddings else 2
     vocabulary = _ceil(facts.vocab_size, ranks) * facts.hidden_size * tables * element
     sizes: dict[str, int] = {"embedding and head": vocabulary}

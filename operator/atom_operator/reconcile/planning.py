@@ -66,6 +66,7 @@ from atom_operator.validation.engine_limits import (
     validate_tier,
     validate_unknown_family,
 )
+from atom_operator.validation.fallbacks import fallback_warnings, validate_fallback
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.validation.role_pods import decode_pods, prefill_pods
 from atom_operator.validation.rules import validate, validate_against_model
@@ -202,6 +203,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
     problems.extend(validate_image_memory(options, choose_accelerator(spec.accelerator)))
     problems.extend(validate_transfer(options))
     problems.extend(validate_encoder(spec, options, lookup.facts))
+    problems.extend(validate_fallback(options, lookup.facts))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
         return Considered(tuple(problems))
@@ -282,6 +284,7 @@ def _plan(
         canary=around.canary,
     )
     told = (*argument_warnings(spec, partial(engine_line, found)), *canary_warnings(spec))
+    told = (*told, *fallback_warnings(lookup.facts))
     return replace(found, spec=replace(found.spec, warnings=(*found.spec.warnings, *told)))
 
 

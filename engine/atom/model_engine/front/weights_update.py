@@ -48,6 +48,12 @@ def find_update(
 ) -> WeightsUpdate:
     """Find a checkpoint, downloading a hub's, and compare its configuration with the served
     model's. Raises `RequestError`."""
+    if model.facts.is_fallback:
+        raise RequestError(
+            f"model_path: {model.architecture} has no family here, and new weights for it are not "
+            "proven; start a server for the other checkpoint",
+            param="model_path",
+        )
     try:
         path = find_checkpoint(asked)
         checkpoint = open_checkpoint(path)

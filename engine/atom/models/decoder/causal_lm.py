@@ -33,6 +33,7 @@ from atom.models.decoder.mlp import MoE
 from atom.models.decoder.per_layer_inputs import PerLayerInputs
 from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import ModelSpec
+from atom.models.fallback.fallback_decoder import FallbackDecoder, GivenLogits
 from atom.models.vision.registry import build_encoder
 from atom.sizing.attention.kinds import SharedKvAttention as SharedKvFacts
 from atom.utils.forward_context import ImageTokens, get_forward_context
@@ -133,13 +134,21 @@ def _with_outputs(stream: Stream, images: ImageTokens, part: int) -> Stream:
 
 class CausalLM(nn.Module):
     """A decoder, `model`, with its output head, `lm_head`: a step runs one, then the other on the
-    rows that sample. A text encoder takes the decoder's place; its head is unused. vision: the
-    encoder of images, None for a model of text."""
+    rows that sample. A text encoder takes the decoder's place, whose head is unused, or a class
+    of transformers, which computes logits itself. vision: the encoder of images, None for a model
+    of text."""
 
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
         self.spec = spec
         self._exchange = build.exchange
+        self.model: Decoder | Encoder | FallbackDecoder
+        self.lm_head: ParallelLMHead | GivenLogits
+        if spec.fallback is not None:
+            self.model = FallbackDecoder(spec.fallback, build)
+            self.lm_head = GivenLogits(build.ops)
+            self.vision = None
+            return
         self.model = Decoder(spec, build) if spec.encoder is None else Encoder(spec, build)
         self.lm_head = ParallelLMHead(
             spec.vocab_size, spec.hidden_size, build, softcap=spec.logits_softcap

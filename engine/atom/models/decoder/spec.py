@@ -30,6 +30,7 @@ from atom.model_ops.values import (
     SpanIndexShape,
     WeightFormat,
 )
+from atom.models.fallback.attention_call import FallbackSpec
 from atom.models.vision.encoder import VisionSpec
 from atom.pooling_config import TokenPooling
 from atom.sizing.attention.kinds import (
@@ -174,8 +175,8 @@ class ModelSpec:
     have after the model's, for speculation alone; mtp_prefix: the prefix of their names, "" if
     their numbers continue the model's; aux_layers: layers whose inputs are auxiliary hidden states,
     with the last norm's input as the one after all layers; per_layer_inputs: embeddings that are
-    inputs of each layer; vision: the encoder of images, None for a model of text; encoder: the
-    settings of a text encoder, None for a decoder."""
+    inputs of each layer; vision: the encoder of images, None for a model of text; body: a text
+    encoder, or a class of transformers, in place of our decoder; None for that."""
 
     hidden_size: int
     vocab_size: int
@@ -191,7 +192,17 @@ class ModelSpec:
     aux_layers: tuple[int, ...] = ()
     per_layer_inputs: PerLayerInputsSpec | None = None
     vision: VisionSpec | None = None
-    encoder: EncoderSpec | None = None
+    body: EncoderSpec | FallbackSpec | None = None
+
+    @property
+    def encoder(self) -> EncoderSpec | None:
+        """Return the settings of a text encoder, None for a decoder."""
+        return self.body if isinstance(self.body, EncoderSpec) else None
+
+    @property
+    def fallback(self) -> FallbackSpec | None:
+        """Return the class of transformers that computes the model, None for a family here."""
+        return self.body if isinstance(self.body, FallbackSpec) else None
 
     def on_rank(self, ranks: int) -> ModelSpec:
         """Return the spec of one of `ranks` ranks, with its share of the heads. Matrices stay whole
@@ -236,8 +247,9 @@ class ModelSpec:
         )
 
     def _activations(self) -> tuple[Gating, ...]:
-        """Return the activations that operations compute; an encoder's MLP computes its own."""
-        if self.encoder is not None:
+        """Return the activations that operations compute: encoders and transformers' classes
+        compute their own."""
+        if self.body is not None:
             return ()
         return tuple(dict.fromkeys(layer.activation for layer in self.layers))
 

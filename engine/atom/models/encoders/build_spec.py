@@ -50,7 +50,7 @@ def encoder_spec(
         tie_word_embeddings=True,
         norm=norm,
         layers=tuple(placed(built(layer), index) for index, layer in enumerate(facts.layers)),
-        encoder=encoder,
+        body=encoder,
     )
 
 

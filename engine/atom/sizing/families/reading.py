@@ -18,6 +18,7 @@ from atom.sizing.layers import (
     PLAIN_BLOCK,
     EncoderFacts,
     ExpertsBlock,
+    FallbackFacts,
     LayerFacts,
     MlpFacts,
 )
@@ -92,7 +93,8 @@ class Family:
     """The readers and names of a family. `layer` reads layer i; `fields` renames the fields of a
     config.json to the usual names; `experts_block`: the experts' module in a checkpoint; `draft`:
     of a model that only drafts, None for other models; `encoder`: reads the parts of a text encoder
-    beside its layers, None for decoders."""
+    beside its layers, None for decoders; `fallback`: bounds the weights of a model that a class of
+    transformers computes, None for a family."""
 
     layer: ReadLayer
     head: Head = Head.UNTIED_BY_DEFAULT
@@ -103,6 +105,7 @@ class Family:
     mtp: MtpLayers = MtpLayers()
     draft: DraftHead | None = None
     encoder: Callable[[Config], EncoderFacts] | None = None
+    fallback: Callable[[Config], FallbackFacts] | None = None
 
 
 @dataclass(frozen=True, slots=True)

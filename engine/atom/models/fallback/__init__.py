@@ -1,0 +1,1 @@
+"""Models without a family here: a class of transformers computes them, with our attention."""
