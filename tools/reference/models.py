@@ -24,12 +24,13 @@ from tools.reference.markdown import code, codes, head, table
 
 _FORMS = Path(__file__).with_suffix(".yaml")
 _HEAD = """
-The table lists every architecture that this version's engine runs, by the name in `config.json`.
+The table lists every architecture that has a family in this version's engine, by the name in
+`config.json`.
 Checkpoints in bfloat16, float16 or float32 are always accepted. Each column is a writer of
 quantised checkpoints, as `quant_method` names it, and *all* is every form of that writer in the
 table below. If experts are one tensor of all, a form that they cannot have is accepted if the
-checkpoint leaves experts plain. Engine and plan reject all other models by name, and suggest the
-nearest supported architecture.
+checkpoint leaves experts plain. Engine and plan reject all models that no table of this page lists,
+by name, and suggest the nearest supported architecture.
 """
 _WRAPPED_HEAD = """
 Of a checkpoint whose images are read, the image encoder is loaded with the text part, unless

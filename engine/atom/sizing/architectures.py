@@ -391,8 +391,8 @@ LACKING: dict[str, str] = {
 
 
 def families() -> dict[str, Family]:
-    """Return the readers of every architecture that runs, by its name."""
-    return {name: row.family for name, row in SERVED.items()}
+    """Return the readers of every architecture that has a family here, by its name."""
+    return {name: row.family for name, row in _WITH_FAMILY.items()}
 
 
 def of_model_type(model_type: str) -> str | None:
@@ -402,16 +402,14 @@ def of_model_type(model_type: str) -> str | None:
 
 def nearest_with_family(name: str, config: Config) -> str:
     """Describe the most similar architecture that has a family here, "" if none is similar."""
-    own = {each: row.family for each, row in _WITH_FAMILY.items()}
-    return str(nearest(name, config, own) or "")
+    return str(nearest(name, config, families()) or "")
 
 
 def family_of(config: Config) -> tuple[str, Family]:
     """Return the architecture and family of a config.json; raises ModelFactsError or
     UnknownFamilyError."""
     value = config.get("architectures")
-    supported = families()
-    readable = supported | DRAFT_FAMILIES
+    readable = {name: row.family for name, row in SERVED.items()} | DRAFT_FAMILIES
     known = ", ".join(readable)
     if not isinstance(value, (list, tuple)) or len(value) != 1:
         raise ModelFactsError(

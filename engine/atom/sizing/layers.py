@@ -182,11 +182,10 @@ class EncoderFacts:
 @dataclass(frozen=True, slots=True)
 class FallbackFacts:
     """The weights of a model that transformers' own class computes. elements: of its parameters;
-    buffer_bytes: of its other tensors; is_bound: both are bounds by config.json, from above."""
+    buffer_bytes: of its other tensors; by config.json alone, both are bounds from above."""
 
     elements: int
-    buffer_bytes: int = 0
-    is_bound: bool = False
+    buffer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

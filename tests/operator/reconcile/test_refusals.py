@@ -142,7 +142,7 @@ async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
             "set at least 64",
         ),
         (
-            {"model": {**UNKNOWN_MODEL, "config": {"architectures": ["GPT2LMHeadModel"]}}},
+            {"model": {**UNKNOWN_MODEL, "config": {"architectures": ["BloomForCausalLM"]}}},
             "ModelNotSupported",
             "Qwen3ForCausalLM",
         ),

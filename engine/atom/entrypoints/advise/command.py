@@ -216,6 +216,11 @@ def _forms(name: str, quant: str, hub_config: HubConfig) -> Iterator[ModelForm]:
     refusals = "; ".join(refusal.message for refusal in unsupported(facts))
     if refusals:
         raise AdviceError(f"--model {name}: {refusals}")
+    if facts.is_fallback:
+        raise AdviceError(
+            f"--model {name}: {facts.architecture} has no family here, and step times of "
+            "transformers' classes are not predicted; measure a server, or name another model"
+        )
     source = source_of(name)
     stated: Mapping[str, Any] = {} if is_of_hub(name) else config
     if facts.quantization is not None:

@@ -9,12 +9,13 @@ reference operations. If any logits differ, the class is refused with the first 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from atom.model_ops.attention import Attention
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.model_ops.linear import Build
@@ -115,7 +116,7 @@ def _compare(spec: FallbackSpec, whole: Any) -> None:
 
 
 def _take_cache(engine: FallbackDecoder) -> None:
-    for layer in engine.layers:
+    for layer in cast(Iterable[Attention], engine.layers):
         layout = layer.cache_layout(_BLOCK, torch.float32)
         blocks = len(_LENGTHS) * _BLOCKS
         layer.bind(

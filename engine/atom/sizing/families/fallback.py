@@ -64,7 +64,7 @@ def fallback_bound(config: Config) -> FallbackFacts:
         rows += positions + 2
         buffer_bytes += positions**2  # of a mask, which GPT's first classes hold
     elements = rows * hidden + vocabulary + layers * layer + 2 * hidden
-    return FallbackFacts(elements=elements, buffer_bytes=buffer_bytes, is_bound=True)
+    return FallbackFacts(elements=elements, buffer_bytes=buffer_bytes)
 
 
 _FAMILY = Family(

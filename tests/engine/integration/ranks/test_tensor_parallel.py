@@ -19,6 +19,7 @@ from atom.errors import ConfigError
 from atom.models.registry import support_model_arch_dict
 from atom.sampling_params import SamplingParams
 from atom.sizing.families.encoder_rows import ENCODERS
+from atom.sizing.families.fallback import FALLBACKS
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.engine_core.core_driver import CoreDriver
@@ -213,6 +214,7 @@ def _prompts(*lengths: int) -> list[list[int]]:
 def test_no_architecture_is_left_out() -> None:
     tested = {settings["architecture"] for settings in FAMILIES.values()}
     generating = support_model_arch_dict.keys() - ENCODERS.keys()  # encoders: test_encoders.py
+    generating -= FALLBACKS.keys()  # of one rank: test_fallback.py
     assert {class_name(name) for name in tested} == generating
 
 

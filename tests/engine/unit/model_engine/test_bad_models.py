@@ -89,8 +89,8 @@ def test_broken_config(folder: Path) -> None:
 
 
 def test_unsupported_architecture_names_the_supported_ones(folder: Path) -> None:
-    edit_config(folder, architectures=["GPT2LMHeadModel"])
-    with pytest.raises(ModelError, match=r"GPT2LMHeadModel is not supported.*Qwen3ForCausalLM"):
+    edit_config(folder, architectures=["BloomForCausalLM"])
+    with pytest.raises(ModelError, match=r"BloomForCausalLM is not supported.*Qwen3ForCausalLM"):
         config_of(folder)
 
 

@@ -66,7 +66,7 @@ def test_a_name_that_is_changed_a_little_is_like_what_it_was(name: str) -> None:
         ("Qwen4ForCausalLM", "Qwen3ForCausalLM"),
         ("Qwen4MoeForCausalLM", "Qwen3MoeForCausalLM"),
         ("Gemma5ForCausalLM", "Gemma4ForCausalLM"),
-        ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
+        ("Olmo4ForCausalLM", "Olmo3ForCausalLM"),
     ],
 )
 def test_of_generations_the_next_is_named(name: str, expected: str) -> None:

@@ -108,7 +108,7 @@ def test_norms_are_replicated_and_kv_heads_replicate_beyond_their_number() -> No
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "architectures"),
+        ({"architectures": ["BloomForCausalLM"]}, "architectures"),
         ({"architectures": None}, "architectures"),
         ({"hidden_size": None}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
