@@ -10,7 +10,7 @@ from atom.checkpoint import Checkpoint
 from atom.config import Config, ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
-from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.causal_lm import CausalLM, Decoder
 from atom.models.decoder.placed_modules import PlacedModules
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
@@ -43,6 +43,7 @@ def build_draft(
     """Build the draft model: from its own checkpoint, or from the model's MTP layer."""
     if draft is None:
         return _MTP_DRAFTS[spec.mtp_prefix](spec, model, build)
+    assert isinstance(model.model, Decoder), "nothing else drafts"
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 
 

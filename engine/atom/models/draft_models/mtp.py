@@ -32,15 +32,15 @@ class MtpDraft(DraftModel):
     _joining = "eh_proj"  # the matrix that joins embedding and hidden state
 
     def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
-        super().__init__(model.model.embed_tokens)
+        decoder = model.model
+        assert isinstance(decoder, Decoder), "nothing else drafts"
+        super().__init__(decoder.embed_tokens)
         (layer,) = spec.mtp_layers
         size, self._head = spec.hidden_size, (model.lm_head,)
         self._prefix = f"model.layers.{len(spec.layers)}."
         self.enorm = build_norm(size, layer.norm, build)
         self.hnorm = build_norm(size, layer.norm, build)
         self.eh_proj = Linear((joining(self._joining, size, 2 * size),), build)
-        decoder = model.model
-        assert isinstance(decoder, Decoder), "an encoder drafts nothing"
         self.layer = DecoderLayer(layer, decoder.rotary_of(layer.rope), build, size)
         self.layer.is_last = True
         self.shared_head = _SharedHead(build_norm(size, layer.norm, build))
