@@ -25,6 +25,7 @@ from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding
 from atom.model_ops.values import Stream
 from atom.models.decoder.decoder_layers import DecoderLayer
 from atom.models.decoder.encoder.encoder import Encoder
+from atom.models.decoder.fallback.fallback_decoder import FallbackDecoder, GivenLogits
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.models.decoder.hyper_connections import HyperHead
 from atom.models.decoder.layer_class import layer_class
@@ -33,7 +34,6 @@ from atom.models.decoder.mlp import MoE
 from atom.models.decoder.per_layer_inputs import PerLayerInputs
 from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import ModelSpec
-from atom.models.fallback.fallback_decoder import FallbackDecoder, GivenLogits
 from atom.models.vision.registry import build_encoder
 from atom.sizing.attention.kinds import SharedKvAttention as SharedKvFacts
 from atom.utils.forward_context import ImageTokens, get_forward_context

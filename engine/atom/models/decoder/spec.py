@@ -30,7 +30,7 @@ from atom.model_ops.values import (
     SpanIndexShape,
     WeightFormat,
 )
-from atom.models.fallback.attention_call import FallbackSpec
+from atom.models.decoder.fallback.attention_call import FallbackSpec
 from atom.models.vision.encoder import VisionSpec
 from atom.pooling_config import TokenPooling
 from atom.sizing.attention.kinds import (

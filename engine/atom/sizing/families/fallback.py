@@ -1,9 +1,9 @@
 """The classes of transformers that have no family here, and the one rule by which all are read.
 
-transformers' own class computes such a model (`atom.models.fallback`): its matrices, norms and
-positions. The engine's kernels attend, over the paged KV cache. So a config.json gives the shape of
-the cache alone, and a bound of the weights, which the engine replaces by the class's own count.
-`FALLBACKS` has the classes that a test has proven, each against transformers' tokens. Pure.
+transformers' own class computes such a model (`atom.models.decoder.fallback`): its matrices, norms
+and positions. The engine's kernels attend, over the paged KV cache. So a config.json gives the
+shape of the cache alone, and a bound of the weights, which the engine replaces by the class's own
+count. `FALLBACKS` has the classes that a test has proven against transformers' tokens. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atom.sizing.config_fields import Config, flag, positive
 from atom.sizing.families.reading import Architecture, Family, Head, grouped
 from atom.sizing.layers import FallbackFacts, LayerFacts, MlpFacts
 
-MODULE = "fallback.spec"
+MODULE = "fallback"
 # Usual names of fields, by the names that older classes have for them.
 _RENAMED = {
     "n_embd": "hidden_size",

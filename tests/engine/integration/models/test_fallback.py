@@ -17,16 +17,16 @@ from atom.errors import AtomError, ModelError
 from atom.model_engine.front.weights_update import find_update
 from atom.model_engine.model_runner import ModelRunner
 from atom.models.decoder.causal_lm import held_bytes
-from atom.models.decoder.hidden_states import HiddenStates
-from atom.models.fallback import self_proof
-from atom.models.fallback.attention_call import (
+from atom.models.decoder.fallback import self_proof
+from atom.models.decoder.fallback.attention_call import (
     AttentionCall,
     FallbackRefusalError,
     Heads,
 )
-from atom.models.fallback.fallback_decoder import FallbackDecoder
-from atom.models.fallback.published_class import class_config, recorded_calls
-from atom.models.fallback.self_proof import prove
+from atom.models.decoder.fallback.fallback_decoder import FallbackDecoder
+from atom.models.decoder.fallback.published_class import class_config, recorded_calls
+from atom.models.decoder.fallback.self_proof import prove
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.sizing import KvElement, ModelFacts, fallback_notice, kv_layout, rotary_bytes
 from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.families.fallback import FALLBACKS
@@ -272,7 +272,7 @@ def test_a_refusal_at_the_start_names_the_module_and_the_nearest_family(
     def refused(*given: Any) -> None:
         raise FallbackRefusalError("model.layers.0.self_attn: passes s_aux")
 
-    monkeypatch.setattr("atom.models.fallback.spec.prove", refused)
+    monkeypatch.setattr("atom.models.fallback.prove", refused)
     folder = make_fallback_checkpoint(tmp_path, "Olmo2ForCausalLM")
     said = r"layers\.0\.self_attn: passes s_aux; the nearest family is Olmo3ForCausalLM \(by name\)"
     with pytest.raises(ModelError, match=said):

@@ -13,19 +13,19 @@ from atom.errors import ModelError
 from atom.missing_packages import missing_package
 from atom.model_ops.activations import Activation
 from atom.model_ops.rotary_embedding import RopeConfig
-from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec
-from atom.models.fallback.attention_call import (
+from atom.models.decoder.fallback.attention_call import (
     AttentionCall,
     FallbackRefusalError,
     FallbackSpec,
 )
-from atom.models.fallback.published_class import (
+from atom.models.decoder.fallback.published_class import (
     build_class,
     calls_of,
     class_config,
     stored_names,
 )
-from atom.models.fallback.self_proof import prove
+from atom.models.decoder.fallback.self_proof import prove
+from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec
 from atom.sizing.architectures import nearest_with_family
 from atom.sizing.layers import FallbackFacts, LayerFacts
 from atom.sizing.model_facts import ModelFacts

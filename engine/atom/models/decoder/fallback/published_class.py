@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from atom.models.fallback.attention_call import AttentionCall, FallbackRefusalError, Heads
+from atom.models.decoder.fallback.attention_call import AttentionCall, FallbackRefusalError, Heads
 
 # Computes a call: heads and its settings → [1, T, Hq, D].
 Attend = Callable[[Heads, Mapping[str, Any]], torch.Tensor]

@@ -20,14 +20,14 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.linear import Build
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding
-from atom.models.decoder.hidden_states import HiddenStates
-from atom.models.fallback.attention_call import (
+from atom.models.decoder.fallback.attention_call import (
     AttentionCall,
     FallbackRefusalError,
     FallbackSpec,
     Heads,
 )
-from atom.models.fallback.published_class import build_class, connect
+from atom.models.decoder.fallback.published_class import build_class, connect
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.utils.forward_context import get_forward_context
 
 

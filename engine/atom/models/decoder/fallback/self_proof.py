@@ -19,14 +19,14 @@ from atom.model_ops.attention import Attention
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.model_ops.linear import Build
-from atom.models.fallback.attention_call import (
+from atom.models.decoder.fallback.attention_call import (
     AttentionCall,
     FallbackRefusalError,
     FallbackSpec,
 )
-from atom.models.fallback.fallback_decoder import FallbackDecoder
-from atom.models.fallback.published_class import build_class, recorded_calls, short
-from atom.models.fallback.tiny_config import VOCABULARY, tiny_config
+from atom.models.decoder.fallback.fallback_decoder import FallbackDecoder
+from atom.models.decoder.fallback.published_class import build_class, recorded_calls, short
+from atom.models.decoder.fallback.tiny_config import VOCABULARY, tiny_config
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
 
 TOLERANCE = 1e-4
