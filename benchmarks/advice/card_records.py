@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atom.advisor.launches import Launches, captured_buckets
@@ -36,6 +36,7 @@ from benchmarks.advice.h200_truth import (
     load_at,
 )
 from benchmarks.advice.records import QuietSteps, SeenLoad, read
+from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import TimedStep, fit
 from benchmarks.step_rates.rates_table import TableSource, write_table
 
@@ -79,12 +80,12 @@ def _buckets(facts: ModelFacts, record: QuietSteps) -> tuple[PromptBucket, ...]:
     return captured_buckets(facts, limits, CARDS[record.card].vendor, record.form.ranks)
 
 
-def predicted(records: Sequence[QuietSteps], loads: Sequence[SeenLoad]) -> Iterator[Pair]:
+def predicted(steps: Sequence[TimedStep], loads: Sequence[SeenLoad]) -> Iterator[Pair]:
     """Yield the pairs, shape by shape, by a fit of the steps of all other shapes."""
     for shape in sorted({load.form.shape for load in loads}):
-        others = [each for each in records if each.form.shape != shape]
+        others = [each for each in steps if each.name != shape]
         own = [load for load in loads if load.form.shape == shape]
-        rates = fit(list(timed(others)), CARDS[own[0].card]).rates()
+        rates = fit(others, CARDS[own[0].card]).rates()
         for load in own:
             predictor = Predictor.by_rates(division_of(load), rates)
             found = figures(predictor.predict(load_at(load.rate, load.in_out)))
@@ -123,6 +124,7 @@ def row(pair: Pair) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Predictions of recorded loads of a card.")
     parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--figures", type=Path, help="further steps: benchmarks.step_rates.figures")
     parser.add_argument("--table", type=Path, help="where to write the fit of all shapes")
     parser.add_argument("--date", default="", help="of the run, for --table")
     args = parser.parse_args()
@@ -132,7 +134,11 @@ def main() -> int:
     print("| model | in, out | share | " + " | ".join(KEYS) + " |")
     print("|---|---|---:|" + "---|" * len(KEYS))
     pairs: list[Pair] = []
-    for pair in predicted(quiet, loads):
+    steps = list(timed(quiet))
+    published = None if args.figures is None else Figures.read(args.figures)
+    if published is not None:
+        steps += published.steps
+    for pair in predicted(steps, loads):
         print(row(pair), flush=True)
         pairs.append(pair)
     off = errors([{"seen": each.seen, "predicted": each.predicted} for each in pairs])
@@ -142,10 +148,11 @@ def main() -> int:
     good = sum(worse <= _WITHIN for _, _, _, worse in questions)
     print(json.dumps({"pairs": len(pairs), "errors": off, "good": good, "of": len(questions)}))
     if args.table is not None:
-        card, steps = CARDS[quiet[0].card], list(timed(quiet))
-        write_table(
-            args.table, card, fit(steps, card), steps, TableSource(f"NVIDIA {card.name}", args.date)
-        )
+        card = CARDS[quiet[0].card]
+        source = TableSource(f"NVIDIA {card.name}", args.date)
+        if published is not None:
+            source = replace(published.source, date=args.date)
+        write_table(args.table, card, fit(steps, card), steps, source)
     return 0
 
 

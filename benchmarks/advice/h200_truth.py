@@ -174,7 +174,8 @@ def recorded(path: Path, tables: Tables, launch: float | None) -> Iterator[dict[
     document = json.loads(path.read_text(encoding="utf-8"))
     card = CARDS[document["card"]]
     for pair in document["pairs"]:
-        predictor = Predictor.of(ModelFacts.from_hf_config(config_of(pair["model"])), card, tables)
+        form = Form.of(pair["model"])
+        predictor = Predictor.of(Served(form).facts, card, tables, form.ranks)
         if launch is not None:
             predictor = predictor.launching_in(launch)
         prompt, answer = pair["in, out"]

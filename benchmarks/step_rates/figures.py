@@ -1,17 +1,13 @@
-"""Steps from published figures of this repository: decodes by rows, rates of prompts, and steps of
-served loads.
+"""Steps from published figures of this repository: decodes by rows and rates of prompts.
 
 A figure is the mean of many equal steps, measured by `python -m benchmarks.gpu`. Prompts came as
-steps of whole prompts; long ones in steps of half a prompt, of which the mean one is taken. Steps
-of served loads come from `benchmarks.advice.h200_truth`, of models not held out, and without
-the ones that have prompts and answers: the host launches these while the step before them ends, so
-that the time of each is not known. Reads files.
+steps of whole prompts; long ones in steps of half a prompt, of which the mean one is taken. Reads files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,19 +45,8 @@ class Figures:
     def read(cls, path: Path) -> Figures:
         found = json.loads(path.read_text(encoding="utf-8"))
         steps = [step for model in found["models"] for step in _steps(model, found)]
-        steps += map(_served, found.get("served_steps", ()))
-        date = max(found["date"], found.get("served_date", ""))
         rate = found.get("host_bytes_per_second", 0.0)
-        return cls(found["device"], date, found["page"], tuple(steps), rate)
-
-
-def _served(step: Sequence[Any]) -> TimedStep:
-    """Read a step of a served load: its shape, decodes, their mean context, chunks and seconds."""
-    name, rows, context, chunks, seconds = step
-    contexts = np.full(rows, max(1, context), dtype=np.int64)
-    parts = tuple(Chunk(computed, tokens) for computed, tokens in chunks)
-    shape = StepShape(contexts, rows, parts, rows + len(parts))
-    return TimedStep(name, _work({"shape": name}), shape, seconds)
+        return cls(found["device"], found["date"], found["page"], tuple(steps), rate)
 
 
 def _steps(model: Mapping[str, Any], page: Mapping[str, Any]) -> Iterator[TimedStep]:

@@ -8,6 +8,7 @@ fit without that shape. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,9 @@ from atom.sizing.cards import Card, Vendor
 
 _POINTS: Mapping[Operation, tuple[float, ...]] = {
     Operation.MATRICES: (1, 16, 64, 256, 1024, 4096, 16384),
-    Operation.ONE_THREAD: (1, 4),
+    Operation.PACKED: (1, 16, 64, 256),
+    Operation.UNPACKING: (1,),
+    Operation.QUANTISING: (64, 1024, 8192),
     Operation.EXPERTS: (1, 4, 16, 64, 256),
     Operation.HEAD: (1, 16, 64, 256),
     Operation.DECODE_ATTENTION: (1, 8, 64, 256),
@@ -39,6 +42,9 @@ _SMOOTHNESS, _PRIOR, _ROUNDS = 0.05, 0.02, 2000
 _FIXED_PRIOR = 0.006
 # The largest share: of published peaks all; of a CPU's measured memory, caches are faster.
 _MOST_SHARE = {Vendor.CPU: 20.0}
+# Of host_work.HostWork, in its order.
+_LAUNCHES = ("launch", "launch_experts", "launch_quantised", "launch_sum")
+_REWEIGHTED, _NEAR = 40, 0.01
 _LEAST_SHAPES = 3
 _HOST_SHARE = 0.9  # of a step's seconds from which they are the host's
 
@@ -91,12 +97,26 @@ def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
         )
     shares, seconds = _solve(steps, card)
     if launched:
-        launches = [
-            max(0.0, step.host_seconds - seconds.prepare) / step.work.layers for step in launched
-        ]
-        seconds = msgspec.structs.replace(seconds, launch=float(np.median(launches)))
+        seconds = msgspec.structs.replace(seconds, **_launches(launched, seconds.prepare))
     error = StepError(float(np.median(errors)), float(np.percentile(errors, 90)))
     return Fitted(shares, seconds, error)
+
+
+def _launches(steps: Sequence[TimedStep], prepare: float) -> dict[str, float]:
+    """Return the seconds of a host for each layer, layer with experts, quantised product and sum,
+    by the least sum of relative errors: a host that was once busy with something else counts
+    little."""
+    counts = np.array([dataclasses.astuple(step.work.launches) for step in steps], dtype=float)
+    wanted = np.array([max(1e-9, step.host_seconds - prepare) for step in steps])
+    seen = counts.any(axis=0)
+    rows, weights = counts[:, seen] / wanted[:, None], np.ones(len(steps))
+    for _ in range(_REWEIGHTED):
+        scaled = np.sqrt(weights)
+        found = _bounded_least_squares(rows * scaled[:, None], scaled, np.zeros(rows.shape[1]))
+        weights = 1.0 / np.maximum(np.abs(rows @ found - 1.0), _NEAR)
+    values = np.zeros(len(_LAUNCHES))
+    values[seen] = found
+    return dict(zip(_LAUNCHES, values.tolist(), strict=True))
 
 
 def relative_errors(steps: Iterable[TimedStep], card: Card, rates: Rates) -> list[float]:

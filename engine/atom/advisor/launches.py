@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from atom.advisor.host_work import HostWork
 from atom.advisor.rates import ASSUMED, StepSeconds
 from atom.advisor.step_shape import StepShape
 from atom.model_engine.runner.cuda_graphs.prompt_buckets import (
@@ -59,7 +60,7 @@ class Launches:
         vision = form.facts.vision
         if form.pictures is None or vision is None:
             return found
-        layer = found.op_by_op / form.facts.num_layers
+        layer = _measured(seconds).launch
         return replace(found, encoder=layer * vision.num_layers)
 
     @classmethod
@@ -78,7 +79,7 @@ class Launches:
         return cls(
             captured_buckets(facts, limits, vendor, ranks),
             seconds.prepare or ASSUMED.seconds.prepare,
-            (seconds.launch or ASSUMED.seconds.launch) * facts.num_layers,
+            _measured(seconds).of_host(HostWork.of(facts, ranks)),
         )
 
     def times(self, factor: float) -> Launches:
@@ -98,6 +99,11 @@ class Launches:
                 padding = bucket.tokens - shape.decode_tokens - prompts
                 return Launch(replace(shape, padding=padding), self.prepare)
         return Launch(shape, self.prepare, self.op_by_op + self.encoder * bool(shape.grids))
+
+
+def _measured(seconds: StepSeconds) -> StepSeconds:
+    """Return seconds with launches: assumed ones where a table has none."""
+    return seconds if seconds.launch else ASSUMED.seconds
 
 
 NO_LAUNCHES = Launches()  # of a host that takes no time

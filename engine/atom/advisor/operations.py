@@ -13,30 +13,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from atom.advisor.attention_work import AttentionWork, attention_works
+from atom.advisor.host_work import NO_HOST_WORK, SUMS_OF_A_LAYER, HostWork, product_of
 from atom.advisor.step_shape import StepShape
 from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.cards import Precision
 from atom.sizing.kv_layout import KvElement, state_terms
 from atom.sizing.layers import Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.projection import Projection, Split
+from atom.sizing.projection import Projection
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization.format import Element
 from atom.sizing.weights import Sharding, stored_projections
 
 _ROUTED, _TABLES = "routed experts", "embedding and head"
 _OF_EACH_LAYER = "embedding of each layer"
-# Multiplications of a product that a processor computes on one thread: PIECE of the kernel
-# (model_ops/backends/native_cpu/kernels/dense.c).
-ONE_THREAD_MOST = 1 << 18
-_SUMS_OF_A_LAYER = 2  # after attention, and after the MLP
+# Tokens from which a matrix of four bits is unpacked once and the library multiplies, instead of a
+# kernel that unpacks its tiles (model_ops/backends/triton_ops/gemm).
+UNPACKED_TOKENS = 512
+_UNPACKED_BYTES = 2
+_QUANTISED_BYTES = 3  # read in 16 bits, written in 8
 
 
 class Operation(enum.StrEnum):
     """The kinds of operations that a table has a rate of."""
 
     MATRICES = "matrices"
-    ONE_THREAD = "matrices on one thread"
+    PACKED = "packed matrices"
+    UNPACKING = "unpacking"
+    QUANTISING = "quantised inputs"
     EXPERTS = "experts"
     HEAD = "head"
     DECODE_ATTENTION = "decode attention"
@@ -75,12 +79,23 @@ class ExpertWork:
         return 1.0 - (1.0 - self.experts.per_token / self.experts.count) ** tokens
 
 
+@dataclass(frozen=True, slots=True)
+class PackedWork:
+    """Matrices of four bits that are multiplied with wide inputs, on one rank. least_tokens: from
+    which the kernel unpacks tiles; one token of int4 has a kernel that reads as plain ones do."""
+
+    elements: int
+    read_bytes: int
+    least_tokens: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWork:
     """A model's work on one rank, ready to be asked for steps. matrices_bytes: of all weights that
     every step reads; head_bytes: of the matrix of logits; state_bytes: of one sequence's states;
-    row_bytes: of a token's hidden state; ranks: that add up their sums; products: on a processor,
-    the elements of the matrices that one input is multiplied with at once, and how often."""
+    row_bytes: of a token's hidden state; ranks: that add up their sums; packed: matrices of four
+    bits whose inputs are wide; quantised_inputs: numbers of a token that are rounded to eight bits
+    for its products; launches: of a host that launches the operations one by one."""
 
     layers: int
     ranks: int
@@ -93,13 +108,18 @@ class ModelWork:
     attention: tuple[AttentionWork, ...]
     state_bytes: int = 0
     state_flops: float = 0.0
-    products: tuple[tuple[int, int], ...] = ()
+    packed: tuple[PackedWork, ...] = ()
+    quantised_inputs: int = 0
+    launches: HostWork = NO_HOST_WORK
 
     def of_step(self, shape: StepShape) -> Iterator[Work]:
         """Yield the work of each kind of operation that the step has."""
         tokens = shape.tokens
         padded = tokens + shape.padding
         yield from self._of_matrices(padded)
+        if self.quantised_inputs:
+            moved = _QUANTISED_BYTES * self.quantised_inputs * tokens
+            yield Work(Operation.QUANTISING, float(moved), (), tokens)
         if self.experts:
             yield self._of_experts(tokens)
         if shape.sampled:
@@ -117,20 +137,22 @@ class ModelWork:
             yield self._of_sums(tokens)
 
     def _of_matrices(self, tokens: int) -> Iterator[Work]:
-        """Yield the products that all threads compute, with the embedding, and those that are too
-        small for it."""
-        small = whole = 0
-        for size, count in self.products:
-            whole += size * count
-            small += size * count if size * tokens <= ONE_THREAD_MOST else 0
-        part = small / whole if small else 0.0
+        """Yield the products of matrices, with the embedding, and those of packed ones apart if a
+        kernel unpacks their tiles; else the unpacking."""
         moved, flops = float(self.matrices_bytes), _times(self.matrices_flops, tokens)
-        if part:
-            alone = tuple((kind, part * each) for kind, each in flops)
-            yield Work(Operation.ONE_THREAD, part * moved, alone, tokens)
-            flops = tuple((kind, (1.0 - part) * each) for kind, each in flops)
-        moved = (1.0 - part) * moved + self.row_bytes * tokens
-        yield Work(Operation.MATRICES, moved, flops, tokens)
+        packed = [each for each in self.packed if tokens >= each.least_tokens]
+        elements = sum(each.elements for each in packed)
+        read = float(sum(each.read_bytes for each in packed))
+        if elements and tokens < UNPACKED_TOKENS:
+            own = 2.0 * elements * tokens
+            yield Work(Operation.PACKED, read, ((Precision.WIDE, own),), tokens)
+            moved -= read
+            flops = tuple((kind, count - own * (kind is Precision.WIDE)) for kind, count in flops)
+        elif elements:
+            written = _UNPACKED_BYTES * elements
+            yield Work(Operation.UNPACKING, read + written, (), tokens)
+            moved += written - read
+        yield Work(Operation.MATRICES, moved + self.row_bytes * tokens, flops, tokens)
 
     def _of_experts(self, tokens: int) -> Work:
         moved, width, flops = 0.0, 0.0, dict[Precision, float]()
@@ -171,7 +193,7 @@ class ModelWork:
 
     def _of_sums(self, tokens: int) -> Work:
         """Each rank sends its part of a sum once to be added, and once the result."""
-        sums = _SUMS_OF_A_LAYER * self.layers
+        sums = SUMS_OF_A_LAYER * self.layers
         moved = 2.0 * (self.ranks - 1) / self.ranks * sums * tokens * self.row_bytes
         return Work(Operation.COLLECTIVES, moved, (), tokens)
 
@@ -197,11 +219,21 @@ def model_work(
         size for name, size in sizes.items() if name not in (_ROUTED, _TABLES, _OF_EACH_LAYER)
     )
     plain, routed = dict[Precision, float](), list[ExpertWork]()
+    packed, quantised = list[PackedWork](), 0
     for alike in facts.layer_counts:
         matrices = tuple(stored_projections(facts, alike.layer))
         single = [each for each in matrices if each.copies == 1]
         for precision, count in _flops_of(single, ranks, element_bytes):
             plain[precision] = plain.get(precision, 0.0) + alike.count * count
+        for each in single if element_bytes is None else ():
+            stored = each.quantization
+            if stored is not None and _is_packed(stored) and not each.absorbed:
+                rows, columns = each.on_rank(ranks)
+                size = alike.count * stored.matrix_bytes(rows, columns)
+                least = 2 if stored.element is Element.INT4 else 1
+                packed.append(PackedWork(alike.count * rows * columns, size, least))
+        if element_bytes is None:
+            quantised += alike.count * _quantised_inputs(alike.layer, matrices, ranks)
         copies = [each for each in matrices if each.copies > 1]
         if copies:
             routed.append(_expert_work(alike.layer, alike.count, copies, (sharding, element_bytes)))
@@ -218,23 +250,26 @@ def model_work(
         attention=attention_works(facts, kv, ranks, block_size),
         state_bytes=sum(term.layers * term.state_bytes for term in states),
         state_flops=_state_flops(facts) / ranks,
-        products=() if element_bytes is None else tuple(_products(facts, ranks)),
+        packed=tuple(packed),
+        quantised_inputs=quantised,
+        launches=HostWork.of(facts, ranks),
     )
 
 
-def _products(facts: ModelFacts, ranks: int) -> Iterator[tuple[int, int]]:
-    """Yield the elements of the matrices that one input is multiplied with at once, those of a
-    module that share their inputs, and how many of them there are."""
-    for alike in facts.layer_counts:
-        sizes: dict[tuple[str, int], int] = {}
-        for matrix in stored_projections(facts, alike.layer):
-            if matrix.copies == 1:
-                rows, columns = matrix.on_rank(ranks)
-                module = matrix.name.rpartition(".")[0]
-                together = module if matrix.split is Split.OUTPUTS else matrix.name
-                key = together, columns
-                sizes[key] = sizes.get(key, 0) + rows * columns
-        yield from ((size, alike.count) for size in sizes.values())
+def _quantised_inputs(layer: LayerFacts, matrices: Sequence[Projection], ranks: int) -> int:
+    """Count a token's numbers that are rounded to eight bits for the products of a layer."""
+    found = dict[str, int]()
+    for each in matrices:
+        stored = each.quantization
+        if stored is not None and stored.input_bits == 8 and not each.absorbed:
+            experts = layer.mlp.experts if each.copies > 1 else None
+            times = 1 if experts is None else experts.per_token
+            found[product_of(each)] = times * each.on_rank(ranks)[1]
+    return sum(found.values())
+
+
+def _is_packed(stored: Quantization) -> bool:
+    return stored.bits < 8 and _precision(stored) is Precision.WIDE
 
 
 def _expert_work(

@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from atom.advisor.errors import AdviceError
+from atom.advisor.host_work import HostWork
 from atom.advisor.operations import Operation
 from atom.advisor.partitions import part_of, whole_and_mode
 from atom.sizing.cards import CARDS, Card, Precision, Vendor
@@ -30,7 +31,10 @@ PROTOCOL = 1
 # figures of AMD cards were not used (benchmarks.advice.published compares them).
 _ASSUMED_SHARE = {
     Operation.MATRICES: ((1.0, 0.85), (256.0, 0.8), (4096.0, 0.6)),
-    Operation.ONE_THREAD: ((1.0, 0.4),),
+    # Of the 8B in MXFP4 (docs/results/gpu/figures.md), steps of 1 and 64 rows.
+    Operation.PACKED: ((1.0, 0.3), (64.0, 0.25)),
+    Operation.UNPACKING: ((1.0, 0.85),),
+    Operation.QUANTISING: ((1.0, 0.5),),
     Operation.EXPERTS: ((1.0, 0.75), (16.0, 0.75), (256.0, 0.45)),
     Operation.HEAD: ((1.0, 0.5),),
     Operation.DECODE_ATTENTION: ((1.0, 0.5), (64.0, 0.85)),
@@ -79,8 +83,9 @@ class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row and of each prompt in it; request: of a server, before a request's first step, and accept:
     of these, in which it takes no other one; token: of a server, until a client has a token;
     prepare, launch: of a GPU's host, for the inputs of a step with prompts, and for each layer of
-    one that no graph holds; adapter: for each layer of a step with adapters, beside their bytes
-    (0: not measured)."""
+    one that no graph holds; launch_experts, launch_quantised, launch_sum: further ones of such a
+    step, for each layer with experts, quantised product and sum of ranks; adapter: for each layer
+    of a step with adapters, beside their bytes (0: not measured)."""
 
     step: float = 0.0
     layer: float = 0.0
@@ -92,6 +97,18 @@ class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launch: float = 0.0
     adapter: float = 0.0
     accept: float = 0.0
+    launch_experts: float = 0.0
+    launch_quantised: float = 0.0
+    launch_sum: float = 0.0
+
+    def of_host(self, work: HostWork) -> float:
+        """Return the seconds in which a host launches a step op by op; 0 if not measured."""
+        return (
+            self.launch * work.layers
+            + self.launch_experts * work.experts
+            + self.launch_quantised * work.quantised
+            + self.launch_sum * work.sums
+        )
 
 
 class StepError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,6 +176,9 @@ ASSUMED = Rates(
         # by op 10 to 19 ms, in models of 28 to 36 layers.
         prepare=1e-3,
         launch=5e-4,
+        launch_experts=1e-3,
+        launch_quantised=9e-5,
+        launch_sum=2e-4,
         # Of an 8B with adapters (docs/results/gpu/lora.md): 7 us a layer at one row, 35 at 64.
         adapter=3.5e-5,
     ),

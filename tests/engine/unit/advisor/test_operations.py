@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.advisor.operations import ONE_THREAD_MOST, ModelWork, Operation, Work, model_work
+from atom.advisor.operations import UNPACKED_TOKENS, ModelWork, Operation, Work, model_work
 from atom.advisor.step_shape import Chunk, StepShape
 from atom.sizing import (
     KV_ELEMENTS,
@@ -42,7 +42,7 @@ MODELS = {
     )
 }
 PLAIN = {name: facts for name, facts in MODELS.items() if facts.quantization is None}
-PRODUCTS = Operation.MATRICES, Operation.ONE_THREAD
+PRODUCTS = Operation.MATRICES, Operation.PACKED
 EVERYTHING = 1_000_000  # tokens that touch every expert
 
 
@@ -155,38 +155,32 @@ def test_ranks_send_a_sum_twice_a_layer() -> None:
     assert Operation.COLLECTIVES not in of(work_of(facts), StepShape.decodes(3, 10))
 
 
-def test_products_of_one_thread_are_as_large_as_the_kernels_have_them() -> None:
-    source = Path("engine/atom/model_ops/backends/native_cpu/kernels/dense.c")
-    found = re.search(r"#define PIECE \(1L << (\d+)\)", source.read_text(encoding="utf-8"))
-    assert found is not None
-    assert 1 << int(found[1]) == ONE_THREAD_MOST
-
-
-@given(rows=st.integers(1, 64), hidden=st.sampled_from((64, 128, 256, 512)))
-def test_a_processor_computes_the_same_products_on_one_thread_or_on_all(
-    rows: int, hidden: int
+@pytest.mark.parametrize("element", ["mxfp4", "awq"])
+def test_matrices_of_four_bits_are_read_packed_by_few_tokens_and_unpacked_for_many(
+    element: str,
 ) -> None:
-    config = {**SHAPES["tiny-12k"], "hidden_size": hidden, "intermediate_size": 3 * hidden}
-    facts = replace(ModelFacts.from_hf_config(config), weight_dtype_bytes=4)
-    whole, divided = (
-        {
-            each.operation: each
-            for each in model_work(facts, KvElement(4), Sharding(1), element_bytes=element).of_step(
-                StepShape.decodes(rows, 10)
-            )
-        }
-        for element in (None, 4)
-    )
-    parts = [divided[each] for each in PRODUCTS if each in divided]
-    assert sum(each.moved_bytes for each in parts) == pytest.approx(
-        whole[Operation.MATRICES].moved_bytes
-    )
-    assert sum(each.flops[0][1] for each in parts) == pytest.approx(
-        whole[Operation.MATRICES].flops[0][1]
-    )
-    assert Operation.ONE_THREAD not in whole
-    sizes = 512 * hidden, 256 * hidden, 6 * hidden**2, 3 * hidden**2  # queries, keys and values
-    small = [size for size in sizes if rows * size <= ONE_THREAD_MOST]
-    alone = divided[Operation.ONE_THREAD].flops[0][1] if small else 0.0
-    layers = config["num_hidden_layers"]
-    assert alone == pytest.approx(2.0 * rows * layers * sum(small))
+    facts = ModelFacts.from_hf_config(SHAPES[f"qwen3-8b-{element}"])
+    work, plain = work_of(facts), work_of(MODELS["qwen3-8b"])
+    first = of(work, StepShape.decodes(1, 10))
+    few = of(work, StepShape.decodes(UNPACKED_TOKENS - 1, 10))
+    many = of(work, StepShape.decodes(UNPACKED_TOKENS, 10))
+    assert (Operation.PACKED in first) == (element == "mxfp4"), "int4 has a kernel of one token"
+    assert few[Operation.PACKED].moved_bytes == sum(each.read_bytes for each in work.packed)
+    assert Operation.PACKED not in many
+    assert Operation.UNPACKING not in few
+    elements = sum(each.elements for each in work.packed)
+    assert 2 * elements == pytest.approx(plain.matrices_bytes, rel=0.01)
+    assert many[Operation.UNPACKING].moved_bytes > 2.5 * elements
+    for found in (first, few, many):
+        tokens = found[Operation.MATRICES].width
+        parts = [found[each] for each in PRODUCTS if each in found]
+        products = sum(count for each in parts for _, count in each.flops)
+        assert products == pytest.approx(tokens * sum(each for _, each in plain.matrices_flops))
+
+
+def test_inputs_are_quantised_once_for_the_products_that_share_them() -> None:
+    facts = MODELS["qwen3-8b"].stored_as(online_scheme("fp8"))
+    moved = of(work_of(facts), StepShape.prompt(10))[Operation.QUANTISING].moved_bytes
+    hidden, inner = facts.hidden_size, 12_288
+    assert moved == 3 * 10 * facts.num_layers * (3 * hidden + inner)
+    assert Operation.QUANTISING not in of(work_of(MODELS["qwen3-8b"]), StepShape.prompt(10))

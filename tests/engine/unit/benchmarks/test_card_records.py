@@ -13,7 +13,7 @@ from atom.advisor.room import Division
 from atom.advisor.step_shape import Chunk, StepShape
 from atom.advisor.step_time import StepTimer
 from atom.sizing.cards import CARDS
-from benchmarks.advice.card_records import Pair, choices, predicted
+from benchmarks.advice.card_records import Pair, choices, predicted, timed
 from benchmarks.advice.h200_truth import Predictor, Run, Served, Share, figures, load_at, pair
 from benchmarks.advice.h200_truth import started as started_engine
 from benchmarks.advice.records import Form, QuietSteps, SeenLoad, StepRecord, append, read
@@ -54,7 +54,8 @@ def test_a_load_is_predicted_by_the_steps_of_other_shapes() -> None:
     own = quiet("qwen3-4b")
     spoiled = QuietSteps(own.form, own.card, tuple(record(each.shape, 9.0) for each in own.steps))
     records = [quiet(each) for each in SHAPES if each != "qwen3-4b"]
-    (found,) = predicted([*records, spoiled], [seen_load(Form("qwen3-4b"), dict(seen))])
+    steps = list(timed([*records, spoiled]))
+    (found,) = predicted(steps, [seen_load(Form("qwen3-4b"), dict(seen))])
     for key in ("ttft p50", "itl p50", "requests/s"):
         assert found.predicted[key] == pytest.approx(seen[key], rel=0.2)
 

@@ -18,6 +18,8 @@ from atom.errors import ConfigError
 from atom.sizing import KV_ELEMENTS, ModelFacts, Sharding
 from atom.sizing.cards import CARDS
 from benchmarks.step_rates import measure
+from benchmarks.advice.card_records import timed
+from benchmarks.advice.records import QuietSteps, read
 from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import Fitted, TimedStep, fit, relative_errors
 from benchmarks.step_rates.measure import Plan, timed_steps
@@ -25,6 +27,7 @@ from benchmarks.step_rates.rates_table import TableSource, write_table
 from benchmarks.workloads.shapes import SHAPES
 
 CARD = CARDS["MI300X"]
+RUN = Path("benchmarks/advice/h200_run.jsonl.gz")
 FIGURES = Path("benchmarks/step_rates/h200_figures.json")
 TRUE = Rates(
     {
@@ -105,6 +108,31 @@ def test_steps_that_the_host_held_up_give_its_launches_and_no_share_of_the_devic
     assert alone.seconds.launch == 0
 
 
+@given(seconds=st.tuples(*[st.floats(1e-5, 1e-3)] * 4))
+def test_launches_of_experts_quantised_products_and_sums_are_told_apart(
+    seconds: tuple[float, ...],
+) -> None:
+    names = ("launch", "launch_experts", "launch_quantised", "launch_sum")
+    true = StepSeconds(**dict(zip(names, seconds, strict=True)))
+    forms = [
+        ("qwen3-8b", None, 1),
+        ("qwen3-8b", "fp8", 1),
+        ("qwen3-30b-a3b", None, 1),
+        ("qwen3-8b", None, 2),
+    ]
+    steps = []
+    for name, quantization, ranks in forms:
+        facts = Served(Form(name, quantization)).facts
+        held_up = model_work(facts, KV_ELEMENTS["bf16"], Sharding(ranks))
+        host = true.of_host(held_up.launches)
+        shape = StepShape.prompt(512)
+        steps += [TimedStep(name, held_up, shape, host, host)] * 2
+        steps.append(TimedStep(name, held_up, shape, 3 * host, 3 * host))  # once busy otherwise
+    found = fit([*made_steps(), *steps], CARD).seconds
+    for name, value in zip(names, seconds, strict=True):
+        assert getattr(found, name) == pytest.approx(value, rel=0.02, abs=2e-6)
+
+
 def test_the_inputs_of_prompts_that_the_device_waits_for_are_told_from_its_own_seconds() -> None:
     """The fit tells inputs of prompts made behind other steps from those that the device awaits."""
     behind = made_steps()
@@ -154,8 +182,10 @@ def test_a_written_table_is_read_however_slow_an_operation_was(tmp_path: Path) -
 
 def test_the_shipped_table_is_the_fit_of_the_published_figures(tmp_path: Path) -> None:
     figures, card = Figures.read(FIGURES), CARDS["H200"]
-    fitted = fit(figures.steps, card)
-    write_table(tmp_path / "h200.json", card, fitted, figures.steps, figures.source)
+    run = [each for each in read([RUN]) if isinstance(each, QuietSteps)]
+    steps = [*timed(run), *figures.steps]
+    source = replace(figures.source, date="2026-11-30")
+    write_table(tmp_path / "h200.json", card, fit(steps, card), steps, source)
     fresh, shipped = read_table(tmp_path / "h200.json"), Tables.packaged().by_card["H200"]
     assert fresh.source == shipped.source
     assert fresh.host_bytes_per_second == shipped.host_bytes_per_second > 0
