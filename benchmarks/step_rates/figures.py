@@ -1,7 +1,8 @@
 """Steps from published figures of this repository: decodes by rows and rates of prompts.
 
 A figure is the mean of many equal steps, measured by `python -m benchmarks.gpu`. Prompts came as
-steps of whole prompts; long ones in steps of half a prompt, of which the mean one is taken. Reads files.
+steps of whole prompts; long ones in steps of half a prompt, of which the mean one is taken. Reads
+files.
 """
 
 from __future__ import annotations

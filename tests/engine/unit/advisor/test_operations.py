@@ -3,14 +3,8 @@ byte; and the products that its matrices have."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from atom.advisor.operations import UNPACKED_TOKENS, ModelWork, Operation, Work, model_work
 from atom.advisor.step_shape import Chunk, StepShape

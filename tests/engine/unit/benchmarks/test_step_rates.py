@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atom.advisor.operations import ModelWork, Operation, model_work
 from atom.advisor.rates import ASSUMED, Curve, Evidence, Rates, StepSeconds, Tables, read_table
@@ -17,9 +19,10 @@ from atom.advisor.step_time import StepTimer
 from atom.errors import ConfigError
 from atom.sizing import KV_ELEMENTS, ModelFacts, Sharding
 from atom.sizing.cards import CARDS
-from benchmarks.step_rates import measure
 from benchmarks.advice.card_records import timed
-from benchmarks.advice.records import QuietSteps, read
+from benchmarks.advice.h200_truth import Served
+from benchmarks.advice.records import Form, QuietSteps, read
+from benchmarks.step_rates import measure
 from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import Fitted, TimedStep, fit, relative_errors
 from benchmarks.step_rates.measure import Plan, timed_steps
