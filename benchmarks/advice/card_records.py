@@ -3,20 +3,24 @@
     python -m benchmarks.advice.card_records RUN.jsonl.gz…
     python -m benchmarks.advice.card_records RUN.jsonl.gz… --table h200.json
 
-The steps without a load (benchmarks.advice.h200_truth --record) of all other shapes are fitted, and
-the loads of a shape predicted by the fit. Prints a Markdown row for each pair, the errors of all,
-and how the form that is predicted to be best compares with the one that was: all forms of a shape
+The steps without a load (benchmarks.advice.h200_truth --record) of all other shapes are fitted,
+with the host's seconds for a step of each of their loads, and the loads of a shape predicted by the
+fit. Prints a Markdown row for each pair, the errors of all, and how the form that is predicted to
+be best compares with the one that was: all forms of a shape
 were asked at the same rates. `--table` writes the fit of all shapes. Needs no card.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from atom.advisor.launches import Launches, captured_buckets
 from atom.advisor.operations import model_work
@@ -35,7 +39,7 @@ from benchmarks.advice.h200_truth import (
     figures,
     load_at,
 )
-from benchmarks.advice.records import QuietSteps, SeenLoad, read
+from benchmarks.advice.records import QuietSteps, SeenLoad, StepRecord, append, read
 from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import TimedStep, fit
 from benchmarks.step_rates.rates_table import TableSource, write_table
@@ -67,7 +71,42 @@ def timed(records: Sequence[QuietSteps]) -> Iterator[TimedStep]:
             launch = launches.of_step(step.shape)
             host_seconds = step.host_seconds if launch.beside else 0.0
             about = step.seconds, host_seconds, not step.decodes
-            yield TimedStep(record.form.shape, work, launch.shape, *about)
+            timed_step = TimedStep(record.form.shape, work, launch.shape, *about)
+            if not (step.decodes and host_seconds):
+                yield timed_step
+            elif not timed_step.is_of_host:
+                # Behind a step of many prompts, for whose launches its host waited.
+                yield replace(timed_step, host_seconds=0.0)
+
+
+def launched(load: SeenLoad) -> tuple[StepRecord, StepRecord] | None:
+    """Return of a load's steps with prompts beside answers that no graph holds the middle one by
+    the seconds of its host, behind the step before it: of answers alone, so that the host did not
+    wait until there was room to launch. None if a load has no such step."""
+    launches = Launches(_buckets(division_of(load).facts, load), 0.0, 1.0)
+    found = [
+        (before, step)
+        for before, step in itertools.pairwise(load.steps)
+        if step.decodes and not before.chunks and launches.of_step(step.shape).beside
+    ]
+    return sorted(found, key=lambda each: each[1].host_seconds)[len(found) // 2] if found else None
+
+
+def held_up(loads: Sequence[SeenLoad]) -> Iterator[TimedStep]:
+    """Yield of each load the step that `launched` finds, of which only its host is known."""
+    for load in loads:
+        if (pair := launched(load)) is not None:
+            division, (_, step) = division_of(load), pair
+            work = model_work(division.facts, division.kv, division.sharding)
+            seconds = step.host_seconds
+            yield TimedStep(load.form.shape, work, step.shape, seconds, seconds)
+
+
+def kept(record: QuietSteps | SeenLoad) -> QuietSteps | SeenLoad:
+    """Return a record with no more than a prediction reads."""
+    if isinstance(record, QuietSteps):
+        return record
+    return msgspec.structs.replace(record, requests=(), steps=launched(record) or ())
 
 
 def _buckets(facts: ModelFacts, record: QuietSteps) -> tuple[PromptBucket, ...]:
@@ -127,14 +166,19 @@ def main() -> int:
     parser.add_argument("--figures", type=Path, help="further steps: benchmarks.step_rates.figures")
     parser.add_argument("--table", type=Path, help="where to write the fit of all shapes")
     parser.add_argument("--date", default="", help="of the run, for --table")
+    parser.add_argument("--keep", type=Path, help="write the part of the records that is read here")
     args = parser.parse_args()
     records = list(read(args.files))
+    if args.keep is not None:
+        for record in records:
+            append(args.keep, kept(record))
+        return 0
     quiet = [each for each in records if isinstance(each, QuietSteps)]
     loads = [each for each in records if isinstance(each, SeenLoad)]
     print("| model | in, out | share | " + " | ".join(KEYS) + " |")
     print("|---|---|---:|" + "---|" * len(KEYS))
     pairs: list[Pair] = []
-    steps = list(timed(quiet))
+    steps = [*timed(quiet), *held_up(loads)]
     published = None if args.figures is None else Figures.read(args.figures)
     if published is not None:
         steps += published.steps

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.advisor.host_work import HostWork
 from atom.advisor.operations import ModelWork, Operation
 from atom.advisor.rates import ASSUMED, Curve, Evidence, Rates, StepError, StepSeconds
 from atom.advisor.step_shape import StepShape
@@ -43,7 +44,7 @@ _FIXED_PRIOR = 0.006
 # The largest share: of published peaks all; of a CPU's measured memory, caches are faster.
 _MOST_SHARE = {Vendor.CPU: 20.0}
 # Of host_work.HostWork, in its order.
-_LAUNCHES = ("launch", "launch_experts", "launch_quantised", "launch_sum")
+_LAUNCHES = ("launch", "launch_experts", "launch_quantised", "launch_sum", "launch_mixed")
 _REWEIGHTED, _NEAR = 40, 0.01
 _LEAST_SHAPES = 3
 _HOST_SHARE = 0.9  # of a step's seconds from which they are the host's
@@ -66,6 +67,11 @@ class TimedStep:
     def is_of_host(self) -> bool:
         """Return whether the host took nearly all of the step's seconds to launch it."""
         return self.host_seconds > _HOST_SHARE * self.seconds
+
+    @property
+    def host_work(self) -> HostWork:
+        work = self.work.launches
+        return work.beside_answers() if len(self.shape.contexts) else work
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +109,11 @@ def fit(steps: Sequence[TimedStep], card: Card) -> Fitted:
 
 
 def _launches(steps: Sequence[TimedStep], prepare: float) -> dict[str, float]:
-    """Return the seconds of a host for each layer, layer with experts, quantised product and sum,
-    by the least sum of relative errors: a host that was once busy with something else counts
-    little."""
-    counts = np.array([dataclasses.astuple(step.work.launches) for step in steps], dtype=float)
+    """Return the seconds of a host for each layer, layer with experts, quantised product, sum and
+    layer of prompts beside answers, by the least sum of relative errors: a host that was once busy
+    with something else counts little. Kinds that no step has are as much slower or faster than
+    assumed as the layers."""
+    counts = np.array([dataclasses.astuple(step.host_work) for step in steps], dtype=float)
     wanted = np.array([max(1e-9, step.host_seconds - prepare) for step in steps])
     seen = counts.any(axis=0)
     rows, weights = counts[:, seen] / wanted[:, None], np.ones(len(steps))
@@ -114,7 +121,8 @@ def _launches(steps: Sequence[TimedStep], prepare: float) -> dict[str, float]:
         scaled = np.sqrt(weights)
         found = _bounded_least_squares(rows * scaled[:, None], scaled, np.zeros(rows.shape[1]))
         weights = 1.0 / np.maximum(np.abs(rows @ found - 1.0), _NEAR)
-    values = np.zeros(len(_LAUNCHES))
+    values = np.array([getattr(ASSUMED.seconds, name) for name in _LAUNCHES])
+    values *= found[0] / values[0]
     values[seen] = found
     return dict(zip(_LAUNCHES, values.tolist(), strict=True))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection, Split
@@ -14,12 +14,14 @@ SUMS_OF_A_LAYER = 2  # after attention, and after the MLP
 @dataclass(frozen=True, slots=True)
 class HostWork:
     """Counts of a model: its layers; layers of them with experts; products whose inputs are
-    quantised or whose weights are unpacked; and sums of ranks."""
+    quantised or whose weights are unpacked; and sums of ranks. mixed: layers that attend for
+    prompts and for answers, each by kernels of its own; 0 in a step of either alone."""
 
     layers: int = 0
     experts: int = 0
     quantised: int = 0
     sums: int = 0
+    mixed: int = 0
 
     @classmethod
     def of(cls, facts: ModelFacts, ranks: int) -> HostWork:
@@ -35,6 +37,10 @@ class HostWork:
             quantised += alike.count * len(products)
         sums = SUMS_OF_A_LAYER * facts.num_layers if ranks > 1 else 0
         return cls(facts.num_layers, experts, quantised, sums)
+
+    def beside_answers(self) -> HostWork:
+        """Return the work of a step that has answers beside its prompts."""
+        return replace(self, mixed=self.layers)
 
 
 NO_HOST_WORK = HostWork()

@@ -46,11 +46,13 @@ class Launch:
 class Launches:
     """The launches of an engine. buckets: of captured steps with prompts; prepare: seconds of the
     host for the inputs of a step with prompts; op_by_op: to launch one that no bucket holds, as one
-    with images; encoder: to launch an image's encoder."""
+    with images; mixed: further ones if it has answers beside its prompts; encoder: to launch an
+    image's encoder."""
 
     buckets: tuple[PromptBucket, ...] = ()
     prepare: float = 0.0
     op_by_op: float = 0.0
+    mixed: float = 0.0
     encoder: float = 0.0
 
     @classmethod
@@ -76,16 +78,24 @@ class Launches:
         already."""
         if vendor is Vendor.CPU:
             return cls()
+        measured, work = _measured(seconds), HostWork.of(facts, ranks)
+        alone = measured.of_host(work)
         return cls(
             captured_buckets(facts, limits, vendor, ranks),
             seconds.prepare or ASSUMED.seconds.prepare,
-            _measured(seconds).of_host(HostWork.of(facts, ranks)),
+            alone,
+            measured.of_host(work.beside_answers()) - alone,
         )
 
     def times(self, factor: float) -> Launches:
         """Return launches that take so many times as long, for the ends of an error's range."""
-        prepare, op_by_op = self.prepare * factor, self.op_by_op * factor
-        return replace(self, prepare=prepare, op_by_op=op_by_op, encoder=self.encoder * factor)
+        return replace(
+            self,
+            prepare=self.prepare * factor,
+            op_by_op=self.op_by_op * factor,
+            mixed=self.mixed * factor,
+            encoder=self.encoder * factor,
+        )
 
     def of_step(self, shape: StepShape) -> Launch:
         """Return the launch of a step."""
@@ -98,7 +108,8 @@ class Launches:
             ):
                 padding = bucket.tokens - shape.decode_tokens - prompts
                 return Launch(replace(shape, padding=padding), self.prepare)
-        return Launch(shape, self.prepare, self.op_by_op + self.encoder * bool(shape.grids))
+        beside = self.op_by_op + self.mixed * bool(len(shape.contexts))
+        return Launch(shape, self.prepare, beside + self.encoder * bool(shape.grids))
 
 
 def _measured(seconds: StepSeconds) -> StepSeconds:

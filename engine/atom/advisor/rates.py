@@ -83,9 +83,10 @@ class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row and of each prompt in it; request: of a server, before a request's first step, and accept:
     of these, in which it takes no other one; token: of a server, until a client has a token;
     prepare, launch: of a GPU's host, for the inputs of a step with prompts, and for each layer of
-    one that no graph holds; launch_experts, launch_quantised, launch_sum: further ones of such a
-    step, for each layer with experts, quantised product and sum of ranks; adapter: for each layer
-    of a step with adapters, beside their bytes (0: not measured)."""
+    one that no graph holds; launch_experts, launch_quantised, launch_sum, launch_mixed: further
+    ones of such a step, for each layer with experts, quantised product, sum of ranks, and layer if
+    it has prompts and answers; adapter: for each layer of a step with adapters, beside their bytes
+    (0: not measured)."""
 
     step: float = 0.0
     layer: float = 0.0
@@ -100,6 +101,7 @@ class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launch_experts: float = 0.0
     launch_quantised: float = 0.0
     launch_sum: float = 0.0
+    launch_mixed: float = 0.0
 
     def of_host(self, work: HostWork) -> float:
         """Return the seconds in which a host launches a step op by op; 0 if not measured."""
@@ -108,6 +110,7 @@ class StepSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             + self.launch_experts * work.experts
             + self.launch_quantised * work.quantised
             + self.launch_sum * work.sums
+            + self.launch_mixed * work.mixed
         )
 
 
@@ -175,10 +178,14 @@ ASSUMED = Rates(
         # Of ADR 39: 960 tokens took 3.4 ms by a graph, of which the device worked 2.4; launched op
         # by op 10 to 19 ms, in models of 28 to 36 layers.
         prepare=1e-3,
+        # A layer has five kernels of Triton, which its host is busy with for longer than with a
+        # library's products: two norms, keys and values, attention, activation. Experts have seven
+        # more (logits, choice, two of the order, two products, sum); the others have one more.
         launch=5e-4,
-        launch_experts=1e-3,
-        launch_quantised=9e-5,
-        launch_sum=2e-4,
+        launch_experts=7e-4,
+        launch_quantised=1e-4,
+        launch_sum=1e-4,
+        launch_mixed=1e-4,
         # Of an 8B with adapters (docs/results/gpu/lora.md): 7 us a layer at one row, 35 at 64.
         adapter=3.5e-5,
     ),

@@ -72,6 +72,14 @@ def test_graphs_hold_the_batches_that_the_engine_replays(decodes: int, chunk: in
         assert launch.shape.tokens + launch.shape.padding == held.tokens
 
 
+def test_answers_beside_prompts_are_launched_apart_unless_a_graph_holds_the_step() -> None:
+    known = replace(launches("qwen3-8b"), mixed=0.004)
+    assert known.of_step(beside(0, 4096)).beside == pytest.approx(0.02)
+    assert known.of_step(beside(3, 4096)).beside == pytest.approx(0.024)
+    assert known.times(2.0).of_step(beside(3, 4096)).beside == pytest.approx(0.048)
+    assert known.of_step(beside(3, 64)).beside == 0
+
+
 def test_engines_without_graphs_of_prompts_launch_every_prompt() -> None:
     drafting = replace(LIMITS, num_speculative_tokens=2)
     assert not captured_buckets(facts("qwen3-8b"), LIMITS, Vendor.AMD, 1)
@@ -100,7 +108,8 @@ def test_tokens_wait_for_the_launches_of_the_step_behind_them() -> None:
 
 def test_recorded_first_tokens_are_nearer_with_the_launches() -> None:
     """The 8B at a tenth of its rate: prompts beside answers, which no graph of it holds."""
-    seen = json.loads(PAIRS.read_text(encoding="utf-8"))["pairs"][4]
+    pairs = json.loads(PAIRS.read_text(encoding="utf-8"))["pairs"]
+    (seen,) = (each for each in pairs if (each["model"], each["share"]) == ("qwen3-8b", 0.1))
     found = predictor(seen["model"])
     load = load_at(seen["rate"], tuple(seen["in, out"]))
     ignored = simulate(Fleet(found.form, found.timer.seconds), load)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,7 +14,15 @@ from atom.advisor.room import Division
 from atom.advisor.step_shape import Chunk, StepShape
 from atom.advisor.step_time import StepTimer
 from atom.sizing.cards import CARDS
-from benchmarks.advice.card_records import Pair, choices, predicted, timed
+from benchmarks.advice.card_records import (
+    Pair,
+    choices,
+    held_up,
+    kept,
+    launched,
+    predicted,
+    timed,
+)
 from benchmarks.advice.h200_truth import Predictor, Run, Served, Share, figures, load_at, pair
 from benchmarks.advice.h200_truth import started as started_engine
 from benchmarks.advice.records import Form, QuietSteps, SeenLoad, StepRecord, append, read
@@ -78,6 +87,39 @@ def test_a_choice_is_as_good_as_the_form_that_was_seen_to_be_best() -> None:
         "tpot p90": ("qwen3-8b", "qwen3-8b fp8", 2.0),
         "goodput/s": ("qwen3-8b fp8", "qwen3-8b", 2.0),
     }
+
+
+def test_the_host_of_a_load_is_read_from_a_step_that_waited_for_no_other(tmp_path: Path) -> None:
+    """Prompts beside answers, behind answers alone and behind other prompts; those that a graph
+    holds, or that have no answers beside them, tell nothing of such launches."""
+
+    def step(decodes: int, prompt: int, host: float) -> StepRecord:
+        return StepRecord(decodes, 600, ((0, prompt),) if prompt else (), 0.001, host, 0.001)
+
+    answers = step(3, 0, 0.0001)
+    hosts = [0.021, 0.022, 0.035]
+    steps = [answers, step(0, 2048, 0.001), answers, step(3, 64, 0.002)]
+    for host in hosts:
+        steps += [answers, step(3, 2048, host), step(4, 2048, 0.06)]
+    load = msgspec.structs.replace(seen_load(Form("qwen3-8b"), {}), steps=tuple(steps))
+    assert launched(load) == (answers, step(3, 2048, 0.022))
+    (told,) = held_up([load, seen_load(Form("qwen3-8b"), {})])
+    assert (told.host_seconds, told.is_of_host, told.host_work.mixed) == (0.022, True, 36)
+    append(tmp_path / "run.jsonl.gz", kept(load))
+    (short,) = read([tmp_path / "run.jsonl.gz"])
+    assert isinstance(short, SeenLoad)
+    assert launched(short) == launched(load)
+    assert len(short.steps) == 2
+
+
+def test_a_quiet_step_with_answers_tells_no_launches() -> None:
+    """Its host waited for the launches of many prompts before it."""
+    own = quiet("qwen3-8b")
+    mixed = StepRecord(16, 1025, ((0, 8192),), 0.2, 0.11, 0.2)
+    waited = msgspec.structs.replace(mixed, host_seconds=0.19)
+    steps = list(timed([msgspec.structs.replace(own, steps=(*own.steps, mixed, waited))]))
+    assert len(steps) == len(own.steps) + 1
+    assert (steps[-1].seconds, steps[-1].host_seconds) == (0.2, 0.0)
 
 
 def test_a_record_that_was_cut_leaves_those_before_it(tmp_path: Path) -> None:
