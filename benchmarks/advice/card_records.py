@@ -109,7 +109,7 @@ def kept(record: QuietSteps | SeenLoad) -> QuietSteps | SeenLoad:
     return msgspec.structs.replace(record, requests=(), steps=launched(record) or ())
 
 
-def _buckets(facts: ModelFacts, record: QuietSteps) -> tuple[PromptBucket, ...]:
+def _buckets(facts: ModelFacts, record: QuietSteps | SeenLoad) -> tuple[PromptBucket, ...]:
     limits = RunLimits(
         block_size=16,
         max_num_seqs=MAX_NUM_SEQS,
