@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.advisor.host_work import HostWork
-from atom.advisor.operations import ModelWork, Operation
+from atom.advisor.operations import HostWork, ModelWork, Operation
 from atom.advisor.rates import ASSUMED, Curve, Evidence, Rates, StepError, StepSeconds
 from atom.advisor.step_shape import StepShape
 from atom.advisor.step_time import StepTimer, ideal_seconds
@@ -43,7 +42,7 @@ _SMOOTHNESS, _PRIOR, _ROUNDS = 0.05, 0.02, 2000
 _FIXED_PRIOR = 0.006
 # The largest share: of published peaks all; of a CPU's measured memory, caches are faster.
 _MOST_SHARE = {Vendor.CPU: 20.0}
-# Of host_work.HostWork, in its order.
+# Of operations.HostWork, in its order.
 _LAUNCHES = ("launch", "launch_experts", "launch_quantised", "launch_sum", "launch_mixed")
 _REWEIGHTED, _NEAR = 40, 0.01
 _LEAST_SHAPES = 3

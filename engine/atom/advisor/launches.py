@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from atom.advisor.host_work import HostWork
+from atom.advisor.operations import HostWork
 from atom.advisor.rates import ASSUMED, StepSeconds
 from atom.advisor.step_shape import StepShape
 from atom.model_engine.runner.cuda_graphs.prompt_buckets import (

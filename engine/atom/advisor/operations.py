@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom.advisor.attention_work import AttentionWork, attention_works
-from atom.advisor.host_work import NO_HOST_WORK, SUMS_OF_A_LAYER, HostWork, product_of
 from atom.advisor.step_shape import StepShape
 from atom.sizing.attention.kinds import StateAttention
 from atom.sizing.cards import Precision
 from atom.sizing.kv_layout import KvElement, state_terms
 from atom.sizing.layers import Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.projection import Projection
+from atom.sizing.projection import Projection, Split
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization.format import Element
 from atom.sizing.weights import Sharding, stored_projections
@@ -32,6 +31,7 @@ _OF_EACH_LAYER = "embedding of each layer"
 UNPACKED_TOKENS = 512
 _UNPACKED_BYTES = 2
 _QUANTISED_BYTES = 3  # read in 16 bits, written in 8
+_SUMS_OF_A_LAYER = 2  # after attention, and after the MLP
 
 
 class Operation(enum.StrEnum):
@@ -87,6 +87,42 @@ class PackedWork:
     elements: int
     read_bytes: int
     least_tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """The operations of a step that a host launches one by one, as counts of a model: its layers;
+    layers of them with experts; products whose inputs are quantised or whose weights are unpacked;
+    and sums of ranks. mixed: layers that attend for prompts and for answers, each by kernels of its
+    own; 0 in a step of either alone."""
+
+    layers: int = 0
+    experts: int = 0
+    quantised: int = 0
+    sums: int = 0
+    mixed: int = 0
+
+    @classmethod
+    def of(cls, facts: ModelFacts, ranks: int) -> HostWork:
+        experts = quantised = 0
+        for alike in facts.layer_counts:
+            matrices = list(stored_projections(facts, alike.layer))
+            experts += alike.count * any(each.copies > 1 for each in matrices)
+            products = {
+                _product_of(each)
+                for each in matrices
+                if each.quantization is not None and not each.absorbed
+            }
+            quantised += alike.count * len(products)
+        sums = _SUMS_OF_A_LAYER * facts.num_layers if ranks > 1 else 0
+        return cls(facts.num_layers, experts, quantised, sums)
+
+    def beside_answers(self) -> HostWork:
+        """Return the work of a step that has answers beside its prompts."""
+        return replace(self, mixed=self.layers)
+
+
+NO_HOST_WORK = HostWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +229,7 @@ class ModelWork:
 
     def _of_sums(self, tokens: int) -> Work:
         """Each rank sends its part of a sum once to be added, and once the result."""
-        sums = SUMS_OF_A_LAYER * self.layers
+        sums = _SUMS_OF_A_LAYER * self.layers
         moved = 2.0 * (self.ranks - 1) / self.ranks * sums * tokens * self.row_bytes
         return Work(Operation.COLLECTIVES, moved, (), tokens)
 
@@ -264,8 +300,17 @@ def _quantised_inputs(layer: LayerFacts, matrices: Sequence[Projection], ranks: 
         if stored is not None and stored.input_bits == 8 and not each.absorbed:
             experts = layer.mlp.experts if each.copies > 1 else None
             times = 1 if experts is None else experts.per_token
-            found[product_of(each)] = times * each.on_rank(ranks)[1]
+            found[_product_of(each)] = times * each.on_rank(ranks)[1]
     return sum(found.values())
+
+
+def _product_of(matrix: Projection) -> str:
+    """Name the product that a matrix is part of: matrices of a module that share their inputs are
+    multiplied at once, as are stacks of experts."""
+    if matrix.copies > 1:
+        return matrix.stack_name
+    module = matrix.name.rpartition(".")[0]
+    return module if matrix.split is Split.OUTPUTS else matrix.name
 
 
 def _is_packed(stored: Quantization) -> bool:

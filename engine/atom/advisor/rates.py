@@ -21,8 +21,7 @@ from typing import Protocol
 import msgspec
 
 from atom.advisor.errors import AdviceError
-from atom.advisor.host_work import HostWork
-from atom.advisor.operations import Operation
+from atom.advisor.operations import HostWork, Operation
 from atom.advisor.partitions import part_of, whole_and_mode
 from atom.sizing.cards import CARDS, Card, Precision, Vendor
 
