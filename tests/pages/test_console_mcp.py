@@ -175,9 +175,52 @@ async def test_servers_that_cannot_be_used_say_why(rig: AppRig, port: int) -> No
         await servers.get_by_role("button", name=f"Remove {address}").click()
         with mcp_server(port, pages="signed"):
             await add(page, address)
-            await expect(alert).to_contain_text(
-                "wants a sign-in (OAuth) at https://sign-in.example.com, which this page does not"
-            )
+            await expect(alert).to_contain_text("wants a sign-in at https://sign-in.example.com")
+            async with page.expect_popup():
+                await servers.get_by_role("button", name="Sign in").click()
+            await expect(alert).to_contain_text("with --page-mcp-hosts https://sign-in.example.com")
         await add(page, "localhost:9/mcp")
         await expect(page.locator("#mcp-note")).to_contain_text("is no address of a server")
         found.faults.clear()  # Chromium tells of each of these
+
+
+async def test_a_reader_signs_in_and_the_token_is_renewed_until_that_ends(
+    rig: AppRig, port: int
+) -> None:
+    with mcp_server(port, pages="entered") as address:
+        origin = f"http://127.0.0.1:{port}"
+        async with console_of(rig, may_ask=origin) as found:
+            page = found.page
+            servers = await add(page, address)
+            enter = servers.get_by_role("button", name="Sign in")
+            alert = servers.get_by_role("alert")
+            await expect(alert).to_contain_text(f"{origin} wants a sign-in at {origin}.")
+
+            async with page.expect_popup() as opened:
+                await enter.click()
+            await (await opened.value).get_by_role("link", name="deny").click()
+            await expect(alert).to_contain_text(f"{origin} lets nobody in: access_denied")
+            async with page.expect_popup() as opened:
+                await enter.click()
+            window = await opened.value
+            async with window.expect_event("close"):
+                await window.get_by_role("link", name="allow").click()
+            await expect(servers.get_by_text("2 tools")).to_be_visible()
+            assert "code=" not in page.url
+
+            await page.request.post(f"{origin}/expire")
+            log = await say(found, call("weather", city="Paris"))
+            await bound_tokens(found, len(RESULT))
+            async with page.expect_request(f"{rig.url}{CHAT}") as asked:
+                await log.get_by_role("button", name="Run once").click()
+            assert body_of(await asked.value)["messages"][-1]["content"] == RESULT
+            await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+            await page.reload()  # the tokens are the tab's
+            await expect(servers.get_by_text("2 tools")).to_be_visible()
+            kept = await page.evaluate("JSON.stringify(localStorage)")
+            assert "access" not in kept
+            await page.request.post(f"{origin}/expire?all=1")
+            await page.reload()
+            await expect(alert).to_contain_text(f"wants a sign-in at {origin}.")
+            await expect(enter).to_be_visible()

@@ -19,7 +19,8 @@ _PROGRAM = Path(__file__).parents[2] / "pages/programs/mcp_tools.py"
 @contextlib.contextmanager
 def mcp_server(port: int, answers: str = "sse", pages: str = "shared") -> Iterator[str]:
     """Yield its address. answers: their form, json or sse; pages: shared; closed if no page of
-    another origin may call it; signed if it asks for OAuth (its token is signed-in)."""
+    another origin may call it; signed if it asks for OAuth (its token is signed-in); entered if it
+    is its own authorisation server."""
     python = python_bin(CLIENTS) / "python"
     check_installed(python)
     command = [str(python), str(_PROGRAM), str(port), answers, pages]

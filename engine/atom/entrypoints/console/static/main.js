@@ -8,6 +8,7 @@ import { startEngine } from "./engine.js";
 import { showModality } from "./files.js";
 import { showHistory, startHistory } from "./history.js";
 import { showModels, startModels } from "./models.js";
+import { finishSignIn } from "./oauth.js";
 import { startServers } from "./servers.js";
 import { startSettings } from "./settings.js";
 import { openStore } from "./store.js";
@@ -39,6 +40,7 @@ byId("key-form").addEventListener("submit", async (event) => {
   if (await tryKey()) byId("message").focus();
 });
 
+finishSignIn();
 for (const id of ["history", "settings", "mcp", "engine", "room"]) byId(id).open = WIDE.matches;
 startSettings();
 startChat({ askKey: () => needsKey("This key is not the right one"), onChange: showHistory });

@@ -1,6 +1,7 @@
 // A client of MCP servers over Streamable HTTP (specification 2025-06-18): it begins a session, lists
 // the tools and calls them. It knows neither the page nor which servers are kept.
 
+import { signInOf } from "./oauth.js";
 import { events } from "./sse.js";
 
 const OFFERED = "2025-06-18";
@@ -13,11 +14,13 @@ const MOST_PAGES = 50; // of a list of tools
 const MOST_CHARACTERS = 100_000; // of a result
 const UNKNOWN_METHOD = -32601;
 
-// message: a sentence for the reader. status: of the HTTP answer, if there was one.
+// message: a sentence for the reader. status: of the HTTP answer, if there was one. signIn: where the
+// reader may sign in, as `signInOf` names it.
 export class McpError extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, signIn = null) {
     super(message);
     this.status = status;
+    this.signIn = signIn;
   }
 }
 
@@ -32,11 +35,13 @@ export function addressOf(text) {
 }
 
 export class McpSession {
-  // key: the server's own, if it wants one.
-  constructor(url, key = "") {
+  // key: the server's own, if it wants one. renew: called once the key has ended; returns another one,
+  // or "" if there is none.
+  constructor(url, key = "", renew = async () => "") {
     this.url = url;
     this.origin = new URL(url).origin;
     this.key = key;
+    this.renew = renew;
     this.name = "";
     this.tools = [];
     this.forget();
@@ -117,17 +122,21 @@ export class McpSession {
   }
 
   async post(message, signal) {
-    let response;
+    let response = await this.send(message, signal);
+    if (response.status === 401 && (await this.renew())) response = await this.send(message, signal);
+    if (!response.ok) throw await this.refusal(response);
+    return response;
+  }
+
+  async send(message, signal) {
     try {
-      response = await fetch(this.url, {
+      return await fetch(this.url, {
         method: "POST", headers: this.headers(), body: JSON.stringify(message), signal, credentials: "omit", cache: "no-store",
       });
     } catch (error) {
       if (signal.aborted) throw error;
       throw new McpError(await this.whyNot());
     }
-    if (!response.ok) throw await this.refusal(response);
-    return response;
   }
 
   async answerIn(response, id, signal) {
@@ -163,25 +172,12 @@ export class McpSession {
   async refusal(response) {
     const { status } = response;
     const text = await response.text().catch(() => "");
-    const signIn = status === 401 ? await this.signIn() : null;
-    if (signIn) return new McpError(`${this.origin} wants a sign-in (OAuth) at ${signIn}, which this page does not do: its policy keeps it from hosts that are no MCP servers. ${this.key ? "The token that is its key is wrong or has ended: get" : "Get"} an access token there, and give it as the key.`, status);
+    const signIn = status === 401 ? await signInOf(this.url, response.headers.get("www-authenticate")) : null;
+    if (signIn) return new McpError(`${this.origin} wants a sign-in at ${new URL(signIn.issuer).origin}${this.key ? ": its key is wrong or has ended" : ""}.`, status, signIn);
     if (status === 401 || status === 403) return new McpError(`${this.origin} refuses this page (${status}): ${this.key ? "the key is not the right one" : "it wants a key"}, or it does not take calls from ${location.origin}.`, status);
     if (!this.id && this.version && status === 400) return new McpError(`${this.origin} wants its session's id, which it does not show to pages: its CORS rules must expose the header Mcp-Session-Id.`, status);
     if (status === 404 || status === 405) return new McpError(`There is no MCP server at ${this.url} (${status}); the address of many ends in /mcp.`, status);
     return new McpError(`${this.origin} answers ${status}: ${said(text)}`, status);
-  }
-
-  // Returns the address of the sign-in that a server names by RFC 9728; null if it names none.
-  async signIn() {
-    const { pathname } = new URL(this.url);
-    for (const path of new Set([pathname.replace(/\/$/, ""), ""])) {
-      const address = `${this.origin}/.well-known/oauth-protected-resource${path}`;
-      const told = await fetch(address, { credentials: "omit", cache: "no-store", signal: AbortSignal.timeout(PROBE_MS) })
-        .then((response) => (response.ok ? response.json() : null)).catch(() => null);
-      const found = told?.authorization_servers?.[0];
-      if (typeof found === "string" && URL.canParse(found)) return new URL(found).origin;
-    }
-    return null;
   }
 
   // Tells apart why a browser gives no answer: it says the same of all reasons.

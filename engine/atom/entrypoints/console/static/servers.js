@@ -1,13 +1,16 @@
 // The MCP servers that the reader has added: kept in this browser, asked for their tools with the page,
-// and offered to the model. A server's key stays in this tab.
+// and offered to the model. A server's key, and the tokens of a sign-in, stay in this tab.
 
 import { byId, element } from "./dom.js";
 import { addressOf, McpSession } from "./mcp.js";
+import { renewed, signIn } from "./oauth.js";
 
 const KEPT = "atom-mcp-servers";
 const KEYS = "atom-mcp-keys";
+const TOKENS = "atom-mcp-tokens";
+const WINDOW = "popup,width=520,height=720";
 const MOST_NAME = 64; // characters of a function's name in the API
-const servers = []; // {session, on, state: "connecting", "ready" or "failed", error}
+const servers = []; // {session, on, state: "connecting", "signing", "ready" or "failed", error, signIn}
 let changed = () => {};
 
 // onChange: called when tools have come or gone.
@@ -56,7 +59,7 @@ function addTyped() {
   try {
     const url = addressOf(byId("mcp-url").value.trim());
     const key = byId("mcp-key").value.trim();
-    if (key) sessionStorage.setItem(KEYS, JSON.stringify({ ...read(sessionStorage, KEYS, {}), [url]: key }));
+    if (key) hold(KEYS, url, key);
     const known = servers.find(({ session }) => session.url === url);
     if (known) known.session.key = key || known.session.key;
     if (known) connect(known);
@@ -72,9 +75,41 @@ function addTyped() {
 }
 
 function include(url, on) {
-  const server = { session: new McpSession(url, read(sessionStorage, KEYS, {})[url]), on, state: "connecting", error: "" };
+  const session = new McpSession(url, read(sessionStorage, KEYS, {})[url], () => renew(session));
+  const server = { session, on, state: "connecting", error: "", signIn: null };
   servers.push(server);
   if (on) connect(server);
+}
+
+// Holds a value of a server in this tab; undefined forgets it.
+const hold = (name, url, value) => sessionStorage.setItem(name, JSON.stringify({ ...read(sessionStorage, name, {}), [url]: value }));
+
+// Takes tokens in place of a session's key. Returns the key.
+function take(session, tokens) {
+  session.key = tokens?.access ?? "";
+  hold(KEYS, session.url, tokens?.access);
+  hold(TOKENS, session.url, tokens ?? undefined);
+  return session.key;
+}
+
+async function renew(session) {
+  const tokens = read(sessionStorage, TOKENS, {})[session.url];
+  return tokens?.access === session.key ? take(session, await renewed(tokens)) : "";
+}
+
+async function enter(server) {
+  const popup = window.open("", "_blank", WINDOW);
+  server.state = "signing";
+  show();
+  try {
+    take(server.session, await signIn(server.signIn, popup));
+  } catch (error) {
+    server.state = "failed";
+    server.error = error.message;
+    if (servers.includes(server)) show();
+    return;
+  }
+  await connect(server);
 }
 
 async function connect(server) {
@@ -87,6 +122,7 @@ async function connect(server) {
   } catch (error) {
     server.state = "failed";
     server.error = error.message;
+    server.signIn = error.signIn ?? null;
   }
   if (!servers.includes(server)) return;
   show();
@@ -96,9 +132,7 @@ async function connect(server) {
 function remove(server) {
   servers.splice(servers.indexOf(server), 1);
   server.session.end();
-  const keys = read(sessionStorage, KEYS, {});
-  delete keys[server.session.url];
-  sessionStorage.setItem(KEYS, JSON.stringify(keys));
+  for (const name of [KEYS, TOKENS]) hold(name, server.session.url, undefined);
   keep();
   show();
   changed();
@@ -133,8 +167,14 @@ function row(server) {
     const again = element("button", { type: "button", class: "act" }, "Try again");
     again.addEventListener("click", () => connect(server));
     item.append(element("p", { class: "failed", role: "alert" }, server.error), again);
+    if (server.signIn) {
+      const open = element("button", { type: "button", class: "act" }, "Sign in");
+      open.addEventListener("click", () => enter(server));
+      item.append(open);
+    }
   } else if (on) {
-    item.append(state === "ready" ? toolList(session.tools) : element("p", { class: "quiet", role: "status" }, "Connecting"));
+    const doing = state === "signing" ? "Sign in in the other window" : "Connecting";
+    item.append(state === "ready" ? toolList(session.tools) : element("p", { class: "quiet", role: "status" }, doing));
   }
   return item;
 }
