@@ -94,7 +94,8 @@ class ShownParams(EndParams, frozen=True, kw_only=True):
     skip_special_tokens: false shows special tokens as text. shown_special_token_ids: special
     tokens that are always shown, as marks that a parser of the answer needs.
     truncate_prompt_tokens: a longer prompt loses its beginning (truncation_side left) or its end;
-    -1 keeps as much as leaves room for max_tokens.
+    -1 keeps as much as leaves room for max_tokens. None for a side: left, or of an input that is
+    pooled, the tokenizer's.
     return_prompt_token_ids: return the prompt's tokens with the answer.
     """
 
@@ -104,7 +105,7 @@ class ShownParams(EndParams, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     shown_special_token_ids: tuple[int, ...] = ()
     truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] = "left"
+    truncation_side: Literal["left", "right"] | None = None
     return_prompt_token_ids: bool = False
 
 

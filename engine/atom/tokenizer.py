@@ -15,10 +15,11 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 from tokenizers import decoders, pre_tokenizers
 
+from atom.errors import ModelError
 from atom.gguf_file.tokenizer import read_gguf_tokenizer
 from atom.model_source.json_object import read_object
 from atom.tokenizer_conversion import converted_folder, convertible
@@ -26,6 +27,7 @@ from atom.tokenizer_file import ReadTokenizer, read_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
+TruncationSide = Literal["left", "right"]
 _REPLACEMENT = "\ufffd"
 _WORD_START = "\u2581"  # SentencePiece writes a space so
 _NO_TEXT = b"\xff"  # in UTF-8 this byte is never
@@ -61,6 +63,7 @@ class Tokenizer:
         kind."""
         read, self.settings = _read(folder)
         self._tokenizer, self.misplaced = read.tokenizer, read.misplaced
+        self.truncation_side = _truncation_side(folder, self.settings, self._tokenizer.truncation)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -89,9 +92,12 @@ class Tokenizer:
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids), [start for start, _ in encoding.offsets]
 
-    def encode_pair(self, first: str, second: str, most: int | None) -> tuple[list[int], list[int]]:
+    def encode_pair(
+        self, first: str, second: str, most: int | None, side: TruncationSide | None = None
+    ) -> tuple[list[int], list[int]]:
         """Encode two texts with the tokens around them, and return each token's segment as well.
-        most: tokens of both; the end of the longer text is cut, then the ends of both."""
+        most: tokens of both; the longer text is cut, then both, at the side, which is the
+        tokenizer's own for None."""
         (encoding,) = self._tokenizer.encode_batch([(first, second)])
         ids, segments = list(encoding.ids), list(encoding.type_ids)
         if most is None or len(ids) <= most:
@@ -100,21 +106,29 @@ class Tokenizer:
         lengths = [sides.count(0), sides.count(1)]
         around = len(ids) - sum(lengths)
         rooms = _longest_first(lengths, max(0, most - around))
-        kept = []
-        for at, side in enumerate(sides):
-            if side is None or rooms[side] > 0:
+        kept, cuts_left = [], (side or self.truncation_side) == "left"
+        for at in reversed(range(len(ids))) if cuts_left else range(len(ids)):
+            text = sides[at]
+            if text is None or rooms[text] > 0:
                 kept.append(at)
-                if side is not None:
-                    rooms[side] -= 1
+                if text is not None:
+                    rooms[text] -= 1
+        kept.sort()
         return [ids[at] for at in kept], [segments[at] for at in kept]
 
-    def cut(self, token_ids: list[int], most: int) -> list[int]:
-        """Return at most so many tokens from the beginning of an encoded text, with the special
-        token that closes it."""
+    def cut(self, token_ids: list[int], most: int, side: TruncationSide | None = None) -> list[int]:
+        """Return at most so many tokens of an encoded text, with the special tokens that open and
+        close it. side: whose tokens are cut; the tokenizer's own for None."""
         if len(token_ids) <= most:
             return token_ids
-        closes = most > 1 and token_ids[-1] in self._special_ids
-        return [*token_ids[: most - 1], token_ids[-1]] if closes else token_ids[:most]
+        opens, closes = (token_ids[at] in self._special_ids for at in (0, -1))
+        if most < opens + closes:
+            return token_ids[:most]
+        begin, end = int(opens), len(token_ids) - closes
+        surplus = len(token_ids) - most
+        if (side or self.truncation_side) == "left":
+            return token_ids[:begin] + token_ids[begin + surplus :]
+        return token_ids[: end - surplus] + token_ids[end:]
 
     def token_id(self, text: str) -> int | None:
         """Look up the id of the token that the vocabulary has as this text."""
@@ -270,6 +284,19 @@ def _read(folder: Path) -> tuple[ReadTokenizer, dict[str, Any]]:
         read = read_tokenizer(source / TOKENIZER_FILE)
         settings = read_object(source / SETTINGS_FILE) | read_object(folder / SETTINGS_FILE)
     return read, settings
+
+
+def _truncation_side(
+    folder: Path, settings: dict[str, Any], truncation: dict[str, Any] | None
+) -> TruncationSide:
+    """Return the end at which texts lose tokens: by the settings, else by tokenizer.json's
+    truncation, else the right one, as transformers finds it. Raises `ModelError`."""
+    side = settings.get("truncation_side") or (truncation or {}).get("direction", "right")
+    if side not in get_args(TruncationSide):
+        raise ModelError(
+            f"{folder / SETTINGS_FILE}: truncation_side is {side!r}; it must be left or right"
+        )
+    return cast(TruncationSide, side)
 
 
 def tokenizer_place(folder: Path) -> Path:

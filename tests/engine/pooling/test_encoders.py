@@ -23,7 +23,7 @@ from atom.config import Config, EngineOptions, build_config
 from atom.errors import AtomError, ConfigError, ModelError
 from atom.models.decoder.encoder.pooled_rows import pooled_rows
 from atom.pooling_config import TokenPooling
-from atom.tokenizer import Tokenizer
+from atom.tokenizer import Tokenizer, TruncationSide
 from tests.support.models.encoder_checkpoints import (
     FAMILIES,
     add_dense,
@@ -192,6 +192,69 @@ def test_pairs_are_cut_as_tokenizers_cut_the_longest_first(tmp_path: Path, famil
         published.enable_truncation(most, strategy="longest_first")
         wanted = published.encode(first, second)
         assert own.encode_pair(first, second, most) == (wanted.ids, wanted.type_ids)
+
+
+def _say_side(folder: Path, place: str, side: str) -> None:
+    """Give a tokenizer's files a side of truncation; place: of the two that transformers reads."""
+    file = folder / f"{place}.json"
+    told = {"direction": side.title(), "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    said = {"truncation_side": side} if place == "tokenizer_config" else {"truncation": told}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **said}))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("place", ["tokenizer_config", "tokenizer"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_texts_are_cut_at_the_side_that_the_tokenizer_says(
+    tmp_path: Path, family: str, place: str, side: str
+) -> None:
+    folder, draw = make_encoder(tmp_path, family), random.Random(f"{family} {place} {side}")
+    _say_side(folder, place, side)
+    own = Tokenizer(folder)
+    published = PublishedTokenizer.from_file(str(folder / "tokenizer.json"))
+    for _ in range(60):
+        first, second = (
+            " ".join(draw.choices(("tea", "engine", "x1", "is"), k=draw.randint(0, 9)))
+            for _ in range(2)
+        )
+        most, whole = draw.randint(5, 40), own.encode(first, add_special_tokens=True)
+        published.enable_truncation(most, direction=side)
+        assert own.cut(whole, most) == published.encode(first).ids
+        assert own.encode_pair(first, second, most)[0] == published.encode(first, second).ids
+        other: TruncationSide = "left" if side == "right" else "right"
+        published.enable_truncation(most, direction=other)
+        assert own.cut(whole, most, other) == published.encode(first).ids
+
+
+def test_a_side_that_no_text_has_is_refused(tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path, "bert")
+    _say_side(folder, "tokenizer_config", "middle")
+    with pytest.raises(ModelError, match="truncation_side is 'middle'"):
+        Tokenizer(folder)
+
+
+@pytest.mark.parametrize("head", [False, True])
+async def test_an_encoder_keeps_the_end_if_its_tokenizer_cuts_left(
+    tmp_path: Path, head: bool
+) -> None:
+    folder = make_encoder(tmp_path, "bert", head=head)
+    _say_side(folder, "tokenizer_config", "left")
+    long, closing = "tea is what " * 20, "the engine"
+    ends = {"truncate_prompt_tokens": 30, "truncation_side": "right"}
+    async with serving(folder) as rig:
+
+        async def found(text: str, **fields: Any) -> Any:
+            if not head:
+                return await vectors(rig, input=text, **fields)
+            answer = await rig.post("/score", text_1="x", text_2=text, **fields)
+            return answer.json()["data"][0]["score"]
+
+        cut = {"truncate_prompt_tokens": 30}
+        assert await found(long + closing, **cut) != await found(long + "x", **cut)
+        assert await found(closing + long, **cut) == await found("x " + long, **cut)
+        assert await found(long + closing, **ends) == await found(long + "x", **ends)
+        huge = "tea is what " * 4000  # far more than the context
+        assert await found(huge, **ends) == await found(long, **ends)
 
 
 async def test_matrices_behind_the_pooling_are_computed(tmp_path: Path) -> None:

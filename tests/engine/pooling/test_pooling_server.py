@@ -146,8 +146,10 @@ async def test_an_input_may_fill_the_context_and_not_more(rig: HttpRig, embedder
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
     assert refused.json()["error"]["param"] == "input"
-    cut = await _vectors(rig, input=[7, *full], truncate_prompt_tokens=-1)
+    cut = await _vectors(rig, input=[*full, 7], truncate_prompt_tokens=-1)
     np.testing.assert_allclose(cut, [vector], **CLOSE)
+    left = {"truncate_prompt_tokens": -1, "truncation_side": "left"}
+    np.testing.assert_allclose(await _vectors(rig, input=[7, *full], **left), [vector], **CLOSE)
 
 
 BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
@@ -278,6 +280,15 @@ async def test_a_reranker_judges_as_its_model_card_says(reranker: Path) -> None:
             "/v1/score", text_1="q", text_2="long " * 400, truncate_prompt_tokens=around + 40
         )
         assert cut.json()["usage"]["prompt_tokens"] == around + 40
+
+        async def judged(text: str, side: str) -> float:
+            fields = {"truncate_prompt_tokens": around + 40, "truncation_side": side}
+            answer = await rig.post("/v1/score", text_1="q", text_2=text, **fields)
+            return float(answer.json()["data"][0]["score"])
+
+        long = "long " * 400
+        assert await judged(long + "x", "right") == await judged(long + "y", "right")
+        assert await judged(long + "x", "left") != await judged(long + "y", "left")
         refused = await rig.post("/v1/embeddings", input="a")
         assert "--convert embed" in refused.json()["error"]["message"]
 

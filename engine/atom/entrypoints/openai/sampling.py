@@ -52,7 +52,7 @@ def sampling_params_of(
         include_stop_str_in_output=request.includes_stop,
         skip_special_tokens=request.hides_special_tokens,
         truncate_prompt_tokens=request.truncate_prompt_tokens,
-        truncation_side=request.truncation_side or "left",
+        truncation_side=request.truncation_side,
         return_prompt_token_ids=bool(request.return_token_ids),
         structured_outputs=request.structured_outputs_params(),
     )

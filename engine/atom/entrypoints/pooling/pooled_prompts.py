@@ -62,7 +62,12 @@ async def pool(
     cut = request.truncate_prompt_tokens if truncates else None
     group = await asked.engine.add_requests(
         prompts,
-        SamplingParams(max_tokens=1, temperature=0.0, truncate_prompt_tokens=cut),
+        SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            truncate_prompt_tokens=cut,
+            truncation_side=request.truncation_side,
+        ),
         request_id=asked.id,
         add_special_tokens=add_special_tokens,
         priority=request.priority or 0,

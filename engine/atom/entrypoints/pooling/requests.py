@@ -35,6 +35,8 @@ class PoolingRequest(ServedBody):
 
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     """Keep this number of tokens of each input; -1: as the context holds."""
+    truncation_side: Literal["left", "right"] | None = None
+    """The end of each input that is cut: as the model's tokenizer says, unless it is sent."""
 
 
 class EmbeddingRequest(PoolingRequest):

@@ -110,7 +110,9 @@ async def _scores(asked: Asked, pairs: _Pairs, instruction: str | None, field: s
 async def _labelled(asked: Asked, pairs: _Pairs) -> _Scored:
     """Return a cross-encoder's score of each pair."""
     text = asked.engine.text
-    prompts = await text.tokenize_pairs(pairs, asked.client_id, most=_most_tokens(asked))
+    prompts = await text.tokenize_pairs(
+        pairs, asked.client_id, most=_most_tokens(asked), side=asked.request.truncation_side
+    )
     pooled = await pool(asked, prompts, add_special_tokens=False, truncates=False)
     return _Scored(pooled.vectors[:, 0].tolist(), pooled.usage)
 
@@ -124,6 +126,7 @@ def _most_tokens(asked: Asked) -> int | None:
 async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scored:
     """Return a reranker's score of each pair."""
     engine, most = asked.engine, _most_tokens(asked)
+    side = asked.request.truncation_side or engine.processor.inputs.truncation_side
     prompts = []
     for query, document in pairs:
         parts = [
@@ -139,7 +142,7 @@ async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scor
                     f"has {len(before) + len(behind)} tokens",
                     param="truncate_prompt_tokens",
                 )
-            judged = judged[:room]
+            judged = judged[:room] if side == "right" else judged[-room:]
         prompts.append([*before, *judged, *behind])
     pooled = await pool(asked, prompts, add_special_tokens=False, truncates=False)
     return _Scored(pooled.vectors[:, 0].tolist(), pooled.usage)

@@ -172,7 +172,6 @@ _REFUSED: tuple[FieldRow, ...] = (
     *refused(POOLING, "normalize use_activation softmax activation", _AS_TRAINED, True),
     *refused(POOLING, "embed_dtype", "numbers are float32", "float32"),
     *refused(POOLING, "endianness", "bytes are little-endian", "native", "little"),
-    *refused(POOLING, "truncation_side", "decoders keep the end, encoders the beginning", "left"),
     *refused(POOLING, "mm_processor_kwargs", _TEXT_ONLY, {}),
     *refused(_TOKENIZE, "with_pieces", "send return_token_strs", False),
     *refused(_TOKENIZE, "content", "send prompt"),

@@ -16,6 +16,7 @@ from atom.errors import EngineDeadError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import group_of
+from atom.tokenizer import TruncationSide
 from atom.utils.fair_threads import FairThreads
 
 _LONG_TEXT_CHARACTERS = 8192  # or as many tokens
@@ -55,10 +56,16 @@ class AsyncText:
         return await self._thread(client_id, lambda: [one(prompt) for prompt in prompts])
 
     async def tokenize_pairs(
-        self, pairs: Sequence[tuple[str, str]], client_id: str, *, most: int | None
+        self,
+        pairs: Sequence[tuple[str, str]],
+        client_id: str,
+        *,
+        most: int | None,
+        side: TruncationSide | None,
     ) -> list[list[int]]:
-        """Return the token ids of each pair of texts, cut to `most`. Raises `RequestError`."""
-        one = partial(self._processor.inputs.tokenize_pair, most=most)
+        """Return the token ids of each pair of texts, cut to `most` at a side. Raises
+        `RequestError`."""
+        one = partial(self._processor.inputs.tokenize_pair, most=most, side=side)
         length = sum(len(text) for pair in pairs for text in pair)
         return await self.run(
             client_id,

@@ -27,7 +27,7 @@ from atom.model_engine.wire.request_bounds import RequestBounds
 from atom.model_engine.wire.request_images import check_images
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
-from atom.tokenizer import Tokenizer
+from atom.tokenizer import Tokenizer, TruncationSide
 
 Prompt = str | Sequence[int]
 
@@ -68,18 +68,23 @@ class InputProcessor:
         self.vocabulary.check_encoded(token_ids, "prompt")
         return token_ids
 
-    def tokenize_pair(self, first: str, second: str, most: int | None) -> list[int]:
+    def tokenize_pair(
+        self, first: str, second: str, most: int | None, side: TruncationSide | None = None
+    ) -> list[int]:
         """Return the token ids of two texts that an encoder reads together; ids of the second
         segment count from the vocabulary's end, if the model tells segments apart. most: tokens
-        that are kept, None for all. Raises `RequestError`."""
+        that are kept, None for all; side: at which texts are cut, None for the tokenizer's. Raises
+        `RequestError`."""
         if self._tokenizer is None:
             raise RequestError(f"{self._model.path} has no tokenizer, which pairs of texts need")
         longest = self._model.max_model_len
-        for text in (first, second):
-            if self._tokenizer.has_far_more_than(longest, text):
-                raise self._too_long(f"more than {2 * longest}", for_answer=True)
+        if most is not None:  # the rest is cut
+            longest = max(MOST_TOKENS, longest)
         try:
-            ids, segments = self._tokenizer.encode_pair(first, second, most)
+            for text in (first, second):
+                if self._tokenizer.has_far_more_than(longest, text):
+                    raise self._too_long(f"more than {2 * longest}", for_answer=most is None)
+            ids, segments = self._tokenizer.encode_pair(first, second, most, side)
         except (UnicodeError, TypeError) as error:
             raise RequestError("a text is not valid Unicode text", param="prompt") from error
         self.vocabulary.check_encoded(ids, "prompt")
@@ -221,9 +226,16 @@ class InputProcessor:
         if most == -1:
             room_tokens = self._model.max_model_len - (params.max_tokens or 1)
             most = self._longest_prompt if self._model.pooling else max(1, room_tokens)
-        if self._model.facts.is_encoder and self._tokenizer is not None:
-            return self._tokenizer.cut(token_ids, most)
-        return token_ids[:most] if params.truncation_side == "right" else token_ids[-most:]
+        if self._model.pooling and self._tokenizer is not None:
+            return self._tokenizer.cut(token_ids, most, params.truncation_side)
+        # A pooled input is cut as transformers cuts it; a conversation's end is its question.
+        side = params.truncation_side or ("right" if self._model.pooling else "left")
+        return token_ids[:most] if side == "right" else token_ids[-most:]
+
+    @property
+    def truncation_side(self) -> TruncationSide:
+        """Return the side at which a pooled input is cut, unless its request says another."""
+        return "right" if self._tokenizer is None else self._tokenizer.truncation_side
 
     @property
     def _longest_prompt(self) -> int:
