@@ -59,6 +59,10 @@ _SCORE_BYTES, _PLACE_BYTES = 4, 8
 # softmax.
 MOST_ENTRY_SCORES = 2**22
 _SCORE_COPIES = 3
+# An encoder's prompts are pooled by as many elements of a float32 matrix at once, which is made of
+# two comparisons and their conjunction.
+MOST_POOLED = 2**20
+_POOLED_BYTES = 4 + 3
 
 _UNDIVIDED = Sharding()
 
@@ -72,7 +76,8 @@ def activation_bytes(
     The residual stream, its normed copy and the layer's output are live at the widest point, which
     is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted token
     has a row of logits too, and goes through states once more if it was accepted. An indexer's
-    scores and selection are live at the widest point, too.
+    scores and selection are live at the widest point, too. An encoder has no logits: its states
+    are pooled after the layers.
     """
     tokens, drafts = limits.max_num_batched_tokens, limits.num_speculative_tokens
     again = limits.max_num_seqs * drafts
@@ -88,12 +93,23 @@ def activation_bytes(
     layers += _stream_bytes(facts, tokens, dtype_bytes)
     layers += _entry_score_bytes(facts, tokens, sharding.tensor_parallel)
     layers += _selection_bytes(facts, tokens) + _input_bytes(facts, tokens, dtype_bytes)
+    if facts.is_encoder:
+        return max(layers, _pooling_bytes(facts, limits, dtype_bytes))
     rows = limits.max_num_seqs * (1 + drafts)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
     # An image is encoded before the layers run, whose memory is free then.
     vision = facts.vision
     encoding = 0 if vision is None else vision.activation_bytes(limits.max_model_len, dtype_bytes)
     return max(layers + logits, encoding)
+
+
+def _pooling_bytes(facts: ModelFacts, limits: RunLimits, dtype_bytes: int) -> int:
+    """Return the bytes at the mean of each prompt's states: the states, as float32 too, the matrix
+    of the tokens of each prompt, and vectors in float32 as summed, divided and normalised."""
+    tokens, rows = limits.max_num_batched_tokens, limits.max_num_seqs
+    states = tokens * facts.hidden_size * (dtype_bytes + (4 if dtype_bytes < 4 else 0))
+    matrix = min(rows * tokens, max(tokens, MOST_POOLED)) * _POOLED_BYTES
+    return states + matrix + 3 * rows * facts.hidden_size * 4
 
 
 def image_bytes(facts: ModelFacts, limits: RunLimits, dtype_bytes: int) -> int:

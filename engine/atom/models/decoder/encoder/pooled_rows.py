@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 
 from atom.pooling_config import TokenPooling
-
-_AT_ONCE = 1 << 24  # elements of that matrix
+from atom.sizing.overheads import MOST_POOLED
 
 
 def pooled_rows(
@@ -25,9 +24,10 @@ def pooled_rows(
         return x[ends]
     if tokens == "cls":
         return x[firsts]
-    at_once = max(1, _AT_ONCE // len(x))
+    at_once = max(1, MOST_POOLED // len(x))
+    states = x if tokens == "max" else x.float()
     found = [
-        _reduced(x, *part, tokens)
+        _reduced(states, *part, tokens)
         for part in zip(firsts.split(at_once), ends.split(at_once), strict=True)
     ]
     return torch.cat(found)
@@ -43,4 +43,4 @@ def _reduced(
         return torch.stack(parts)
     counts = own.sum(dim=1, keepdim=True).float()
     divisor = counts.sqrt() if tokens == "mean_sqrt_len_tokens" else counts
-    return (own.float() @ x.float()) / divisor
+    return (own.float() @ x) / divisor
