@@ -40,9 +40,24 @@ async def embedded(asked: Asked, request: EmbeddingRequest) -> Pooled:
         )
     dimensions = _dimensions(asked, request)
     special = request.add_special_tokens is not False
+    inputs = _inputs(request, asked.prompts.text(request.prompt_name, request.input_type))
     with naming("input"):
-        pooled = await pool(asked, _prompts(request), add_special_tokens=special)
+        pooled = await pool(asked, inputs, add_special_tokens=special)
     return Pooled(_first_numbers(pooled.vectors, dimensions), pooled.usage)
+
+
+def _inputs(request: EmbeddingRequest, prompt: str) -> list[Prompt]:
+    """Return the inputs, texts with the prompt in front. Token ids are whole: they get none by
+    default. Raises `RequestError` if the request selects a prompt for token ids."""
+    given = _prompts(request)
+    selects = request.prompt_name is not None or request.input_type is not None
+    if prompt and selects and not isinstance(given[0], str):
+        raise RequestError(
+            "a prompt is put in front of texts, and input has token ids; send texts, or leave "
+            "prompt_name and input_type out",
+            param="input",
+        )
+    return [prompt + each if isinstance(each, str) else each for each in given]
 
 
 def _prompts(request: EmbeddingRequest) -> list[Prompt]:

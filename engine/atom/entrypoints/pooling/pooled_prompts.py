@@ -17,7 +17,8 @@ from atom.entrypoints.pooling.requests import PoolingRequest
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.input_processor import Prompt
-from atom.pooling_config import PoolingKind
+from atom.pooling_config import PoolingConfig, PoolingKind
+from atom.pooling_config.embedding_prompts import EmbeddingPrompts
 from atom.sampling_params import SamplingParams
 
 
@@ -39,10 +40,19 @@ class Asked:
     @property
     def kind(self) -> PoolingKind:
         """Return the pooling kind of the model. Raises `RequestError` if the model generates."""
+        return self._pooling.kind
+
+    @property
+    def prompts(self) -> EmbeddingPrompts:
+        """Return the prompts of an embedding model. Raises `RequestError` as `kind` does."""
+        return self._pooling.prompts
+
+    @property
+    def _pooling(self) -> PoolingConfig:
         self.engine.processor.inputs.check_pools(True)
         pooling = self.engine.config.model.pooling
         assert pooling is not None
-        return pooling.kind
+        return pooling
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ from atom.entrypoints.openai.protocol import kind_of_prompt
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.entrypoints.request_fields.request_body import ServedBody
 from atom.errors import RequestError
+from atom.pooling_config.embedding_prompts import InputType
 
 MAX_INPUTS = 2048  # OpenAI's bound
 MAX_INSTRUCTION_CHARS = 8192
+MAX_PROMPT_NAME_CHARS = 256
 
 _Tokens = Annotated[list[int], Field(fail_fast=True, min_length=1)]
 _Inputs = Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)
@@ -53,6 +55,11 @@ class EmbeddingRequest(PoolingRequest):
     """float: numbers; base64: their bytes as little-endian float32."""
     add_special_tokens: bool | None = None
     """Let the tokenizer add its marks, such as one of the end, to each input."""
+    prompt_name: Annotated[str, Field(max_length=MAX_PROMPT_NAME_CHARS)] | None = None
+    """Name of the model's prompt that is put in front of each text; the model's default unless it
+    is sent."""
+    input_type: InputType | None = None
+    """Role of the texts, which selects the model's prompt for it, if there is one."""
 
 
 class ScoreRequest(PoolingRequest):

@@ -151,7 +151,8 @@ async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scor
 async def _compared(asked: Asked, pairs: _Pairs) -> _Scored:
     """Return the cosines of the pairs' embeddings; a text in several pairs is embedded once."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    pooled = await pool(asked, texts, add_special_tokens=True)
+    prompt = asked.prompts.text(None, None)
+    pooled = await pool(asked, [prompt + text for text in texts], add_special_tokens=True)
     of = dict(zip(texts, _unit(pooled.vectors), strict=True))
     cosines = [float(np.clip(of[one] @ of[other], -1, 1)) for one, other in pairs]
     return _Scored(cosines, pooled.usage)

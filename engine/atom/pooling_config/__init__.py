@@ -11,7 +11,7 @@ refused by name. Torch-free; called by `build_config` only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from atom.bounded_input.bounded_json import read_json_file
 from atom.checkpoint import Checkpoint
 from atom.errors import ConfigError, ModelError
 from atom.model_source.json_object import read_json
+from atom.pooling_config.embedding_prompts import EmbeddingPrompts, read_prompts
 from atom.sizing.config_fields import texts
 from atom.sizing.config_schema import FIELDS
 from atom.sizing.families.encoder_rows import ENCODERS
@@ -49,6 +50,7 @@ _TOKENS: dict[str, TokenPooling] = {
     "max_tokens": "max",
     "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
+_OF_ONE_TOKEN: tuple[TokenPooling, ...] = ("cls", "lasttoken")  # whatever stands beside it
 _LENGTH_FILES = "sentence_*_config.json"  # with the longest text of the model's training
 _ACTIVATIONS = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
 _LABEL_SCORES: dict[str, LabelScore] = {"Identity": "logit", "Sigmoid": "sigmoid"}
@@ -74,6 +76,7 @@ class PoolingConfig:
       length 1; `max_tokens`: of a text, as the model's files say, None if they do not.
     - `token_ids`, `token_texts`: for a decoder's score, the tokens of its two answers, no and yes,
       by id if the checkpoint has ids, else by text.
+    - `prompts`: in front of the inputs of an embedding.
     - `label`: for an encoder's score, the conversion of its head's number; None without a head.
     """
 
@@ -85,6 +88,7 @@ class PoolingConfig:
     token_ids: tuple[int, int] | None = None
     token_texts: tuple[str, str] = _YES_NO
     label: LabelScore | None = None
+    prompts: EmbeddingPrompts = field(default_factory=EmbeddingPrompts)
 
     def size(self, hidden_size: int) -> int:
         """Return the numbers of an embedding."""
@@ -97,6 +101,14 @@ def pooling_config(
     """Return the pooling that the options or the checkpoint's own files request; None to generate.
     Raises `ConfigError` for options that contradict each other, `ModelError` for an unsupported
     pooling."""
+    found = _pooling(checkpoint, runner, convert)
+    if found is None or found.kind != "embed":
+        return found
+    pooled = found.tokens in _OF_ONE_TOKEN or _includes_prompt(checkpoint.path)
+    return replace(found, prompts=read_prompts(checkpoint.path, pooled=pooled))
+
+
+def _pooling(checkpoint: Checkpoint, runner: Runner, convert: Convert) -> PoolingConfig | None:
     if is_encoder(checkpoint.config):
         return _of_encoder(checkpoint, runner, convert)
     if runner == "generate" or (runner == "auto" and convert == "none"):
@@ -248,6 +260,17 @@ def _pooled_tokens(folder: Path, allowed: Sequence[str]) -> TokenPooling:
             f"{computed}"
         )
     return _TOKENS[modes.pop()]
+
+
+def _includes_prompt(folder: Path) -> bool:
+    """Return whether the tokens of a prompt are pooled with those of the input."""
+    file = folder / MODULES_FILE
+    modules = _modules(file) if file.is_file() else []
+    return not any(
+        read_json(of / "config.json").get("include_prompt") is False
+        for name, of in modules
+        if name == _POOLING
+    )
 
 
 def _dense(folder: Path) -> DenseLayer:
