@@ -9,7 +9,7 @@ from devcluster.errors import DevclusterError
 from tools.demo.steps import down, up
 from tools.kube import KubeError
 from tools.on_cluster import ATOM_TINY, DEMO_MODELS
-from tools.smollm2 import FetchError
+from tools.wheel_model import FetchError
 
 
 def main() -> int:

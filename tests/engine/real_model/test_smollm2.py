@@ -20,7 +20,7 @@ from atom.checkpoint import open_checkpoint
 from atom.sizing import ModelFacts
 from tests.engine.real_model.conftest import QUESTIONS, Oracle
 from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
-from tools.smollm2 import ROOT
+from tools.wheel_model import ROOT
 
 pytestmark = pytest.mark.slow
 
