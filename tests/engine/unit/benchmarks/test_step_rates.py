@@ -19,9 +19,10 @@ from atom.advisor.step_time import StepTimer
 from atom.errors import ConfigError
 from atom.sizing import KV_ELEMENTS, ModelFacts, Sharding
 from atom.sizing.cards import CARDS
+from benchmarks.advice.card_records import held_up as held_up_in
 from benchmarks.advice.card_records import timed
 from benchmarks.advice.h200_truth import Served
-from benchmarks.advice.records import Form, QuietSteps, read
+from benchmarks.advice.records import Form, QuietSteps, SeenLoad, read
 from benchmarks.step_rates import measure
 from benchmarks.step_rates.figures import Figures
 from benchmarks.step_rates.fit import Fitted, TimedStep, fit, relative_errors
@@ -202,8 +203,10 @@ def test_a_written_table_is_read_however_slow_an_operation_was(tmp_path: Path) -
 
 def test_the_shipped_table_is_the_fit_of_the_published_figures(tmp_path: Path) -> None:
     figures, card = Figures.read(FIGURES), CARDS["H200"]
-    run = [each for each in read([RUN]) if isinstance(each, QuietSteps)]
-    steps = [*timed(run), *figures.steps]
+    run = list(read([RUN]))
+    quiet = [each for each in run if isinstance(each, QuietSteps)]
+    loads = [each for each in run if isinstance(each, SeenLoad)]
+    steps = [*timed(quiet), *held_up_in(loads), *figures.steps]
     source = replace(figures.source, date="2026-11-30")
     write_table(tmp_path / "h200.json", card, fit(steps, card), steps, source)
     fresh, shipped = read_table(tmp_path / "h200.json"), Tables.packaged().by_card["H200"]
