@@ -31,14 +31,14 @@ from devcluster.errors import DevclusterError
 from tests.support.suite_record import RECORD_VARIABLE, RunRecord, read_seconds
 from tools.kube import Kube, KubeError, wait_until
 from tools.on_cluster import ROOT, prepare_cluster
-from tools.suite.parts import Suite
+from tools.suite.parts import Suite, ending_hangs
 
 _MARK = "pytest.mark.cluster"
 _SIDE_BY_SIDE = re.compile(r"\bmark\.side_by_side\b")
 _LANES = 4  # they wait for pods most of the time
 _NO_TESTS = 5  # pytest's exit code where the marks select none of a file
 # In the order of the files: the end-to-end tests are one life of a deployment after another.
-_OPTIONS = ("-p", "no:cacheprovider", "-p", "no:randomly", "--durations=10")
+_OPTIONS = (*ending_hangs(), "-p", "no:cacheprovider", "-p", "no:randomly", "--durations=10")
 _OPERATORS = "app.kubernetes.io/name=atom-operator"
 
 

@@ -65,7 +65,8 @@ def run_parts(parts: Sequence[Part], records: Path) -> list[PartResult]:
     records.mkdir(parents=True, exist_ok=True)
     for old in records.glob("*.json*"):
         old.unlink()
-    print(f"{', '.join(part.name for part in parts)}: side by side; output follows each one's end")
+    names = ", ".join(part.name for part in parts)
+    print(f"{names}: side by side; output follows each one's end", flush=True)
     with ThreadPoolExecutor(len(parts)) as pool:
         return list(pool.map(lambda part: _run(part, records), parts))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +14,7 @@ KERNELS = "tests/engine/ops/test_interpreted.py"
 INDEX = "tests.support.executed_files"
 # The cluster's part is the longest and mostly waits: when it can continue, it goes first.
 BEHIND_CLUSTER = ("nice", "-n", "5")
+_HANGS_SECONDS = 1800  # no single test takes half of that on two busy cores
 _NO_MACHINE = "not cluster and not gpu and not aiter and not slow"
 # Marks of tests that `make test` leaves out, all but the first for a part of their cases.
 _WHOLE = re.compile(r"mark\.(whole|pairs|singles|rotated|sampled)\b")
@@ -46,6 +47,13 @@ class Part:
     command: tuple[str, ...]
 
 
+def ending_hangs(seconds: int = _HANGS_SECONDS) -> tuple[str, ...]:
+    """Return pytest's options by which a test of so many seconds ends the run, and the stack of
+    each thread is in its output; a run that hangs would say nothing."""
+    timeout = f"faulthandler_timeout={seconds}"
+    return "-o", timeout, "-o", "faulthandler_exit_on_timeout=true"
+
+
 def parts_of(
     suite: Suite, seed: int, texts: Mapping[str, str], *, keeps_index: bool = True
 ) -> list[Part]:
@@ -71,7 +79,7 @@ def parts_of(
     index = ("-p", INDEX) if suite is Suite.TEST and keeps_index else ()
     pytest = (sys.executable, "-m", "pytest", *index, f"--randomly-seed={seed}", "--durations=10")
     tests = [
-        Part(name, (*BEHIND_CLUSTER, *pytest, "-m", suite.marks, *paths))
+        Part(name, (*BEHIND_CLUSTER, *pytest, *_guard(paths), "-m", suite.marks, *paths))
         for name, paths in files.items()
         if paths
     ]
@@ -80,6 +88,11 @@ def parts_of(
         "checks", (*BEHIND_CLUSTER, "make", "--no-print-directory", "lint", "types", "layers")
     )
     return [cluster, *tests, *([checks] if suite is Suite.TEST else [])]
+
+
+def _guard(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the options against hangs; the kernels' one test guards each of its cases itself."""
+    return () if KERNELS in paths else ending_hangs()
 
 
 def _files_with_whole(texts: Mapping[str, str]) -> dict[str, list[str]]:

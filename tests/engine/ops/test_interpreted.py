@@ -14,7 +14,7 @@ import torch
 
 from tests.support.suite_record import record_beside
 
-STUCK_SECONDS = 600  # in one case: then its stack is printed, and it goes on
+STUCK_SECONDS = 600  # in one case: then its stack is printed, and the run ends
 ROOT = Path(__file__).resolve().parents[3]
 PARITY = Path(__file__).parent / "parity"
 
@@ -45,6 +45,8 @@ def test_parity_matrix_in_the_interpreter(
             "no:cacheprovider",
             "-o",
             f"faulthandler_timeout={STUCK_SECONDS}",
+            "-o",
+            "faulthandler_exit_on_timeout=true",
         ],
         cwd=ROOT,
         env=environment,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.suite.__main__ import run_parts
-from tools.suite.parts import Part
+from tools.suite.parts import Part, ending_hangs
 
 # A process of the part's own computes until it has used a twentieth of a second of a core.
 _BURN = (
@@ -30,3 +30,15 @@ def test_a_part_has_the_code_output_and_processor_time_of_its_processes(
     printed = capfdbinary.readouterr().out
     assert b"\n== ends-0\nburnt\n" in printed
     assert b"\n== ends-3\nburnt\n" in printed
+
+
+def test_a_test_that_hangs_ends_its_part_and_is_named(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    file = tmp_path / "test_waits.py"
+    file.write_text("import threading\n\ndef test_hangs():\n    threading.Event().wait()\n")
+    options = ("-p", "no:cacheprovider", "-p", "no:randomly", *ending_hangs(1))
+    command = (sys.executable, "-m", "pytest", f"--rootdir={tmp_path}", *options, str(file))
+    (result,) = run_parts([Part("hangs", command)], tmp_path / "records")
+    assert result.code != 0
+    assert b"in test_hangs" in capfdbinary.readouterr().out
