@@ -130,7 +130,8 @@ def test_a_steps_tensors_are_within_the_planned_activations(
     for counts in ([LONGEST] * 8, [32] * 64):
         with torch.inference_mode(), _LiveTensors() as live:
             runner.steps.collect(runner.steps.submit(prompt_batch(counts, cache)))
-        assert planned_bytes / 4 < live.peak_bytes <= planned_bytes
+        numbers = 16 * sum(counts)  # ids, positions and slots, which no plan counts
+        assert planned_bytes / 4 < live.peak_bytes <= planned_bytes + numbers
     larger = replace(facts_of(folder), vocab_size=250_000)  # whose logits no step has
     limits = run_limits(runner._config)
     assert activation_bytes(larger, limits, 4) == planned_bytes

@@ -69,8 +69,8 @@ class NormedInputsLayer(EncoderLayer):
         self.mlp_norm = EncoderNorm(size, spec)
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        normed = x if self.attention_norm is None else self.attention_norm(x)
-        x = x + self.attend(normed, positions)
+        # No name holds the normed input, which would take memory during the MLP, too.
+        x = x + self.attend(x if self.attention_norm is None else self.attention_norm(x), positions)
         return cast(torch.Tensor, x + self.mlp(self.mlp_norm(x)))
 
 
