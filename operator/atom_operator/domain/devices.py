@@ -8,8 +8,8 @@ extended resource; so any code that plans with resources plans with claims.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from atom_operator.api.v1alpha1.common import memory_quantity
@@ -173,6 +173,11 @@ class DevicePicture:
             for key, device in self.devices.items():
                 if claim.matches(device):
                     yield key, device
+
+    def without(self, namespace: str, names: Container[str]) -> DevicePicture:
+        """Return the picture after these pods have gone, which leave their devices."""
+        left = (each for each in self.taken if each.namespace != namespace or each.pod not in names)
+        return replace(self, taken=tuple(left))
 
     def memory_bytes(self, claim: DeviceClaim) -> tuple[int, ...]:
         """Return the distinct memory sizes of such devices, sorted; unknown ones are left out."""

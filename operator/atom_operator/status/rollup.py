@@ -398,10 +398,11 @@ def _failure(situation: StatusInputs) -> Verdict:
 
 def _waits_well(situation: StatusInputs, progressing: Verdict) -> bool:
     """Return whether only the time of a rollout has not come yet, by its window or its turn: the
-    earlier request is complete meanwhile, and no user has to act."""
-    waits = situation.waits
+    earlier request is complete meanwhile, and no user has to act. One that was rolled back is not
+    complete: what failed is told until its successor begins."""
+    waits, rollback = situation.waits, situation.deployment.notes.rollback
     is_told = progressing.reason is Reason.ROLLOUT_WAITS
-    return is_told and waits is not None and not waits.is_refused
+    return is_told and waits is not None and not waits.is_refused and rollback is None
 
 
 def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> Verdict:

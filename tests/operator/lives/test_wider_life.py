@@ -79,6 +79,29 @@ def test_a_load_brings_its_nodes_and_stops_no_pod(devices: int, keda: bool, happ
     assert broken(told(where, steps)) is None
 
 
+def test_pods_of_another_zone_go_for_a_node_that_comes_during_a_rollout() -> None:
+    """A rule of their own keeps new pods off the only open node until the last old one has gone."""
+    where = scene(
+        devices=0, nodes=2, replicas=2, wider=Wider(rule="together in a zone", brings_nodes=True)
+    )
+    steps = (
+        ("let_devices_fall_sick", 0, 8, "taint", 1300),
+        ("put_a_node_under_pressure", 1, "disk-pressure", 1300),
+        ("rename_the_model", "two", 400),
+    )
+    assert broken(told(where, steps)) is None
+
+
+def test_half_placed_groups_keep_places_that_a_rule_keeps_from_others() -> None:
+    rule = Wider(rule="spread over zones")
+    where = scene(nodes=2, replicas=3, groups=True, claimed=True, wider=rule)
+    steps = (
+        ("put_a_node_under_pressure", 2, "memory-pressure", 400),
+        ("rename_the_model", "one", 400),
+    )
+    assert broken(told(where, steps)) is None
+
+
 def test_the_judge_tells_of_a_load_that_brings_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Autoscaling, "pending", 0)
     where = scene(devices=8, nodes=1, scales=True, wider=Wider(brings_nodes=True))

@@ -16,6 +16,7 @@ from atom_operator.kinds import HTTP_ROUTE
 from tests.support.in_memory_cluster.autoscalers import share_of_canary
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, IMAGES, Kind
+from tests.support.operator_life.places import fits
 from tests.support.operator_life.promise import promise
 from tests.support.operator_life.story import Happening, Story, draw_story
 
@@ -193,6 +194,8 @@ class CanaryPromises:
         takes = share_of_canary(self.life.state, self.life.name)
         if not takes or self.life.promises.touched or self.replicas >= needed:
             return None
+        if not self._finds_a_place():
+            return None  # a rollout gave the place of one up, which its successor may not take
         return f"{self.replicas} of {before} replicas stay beside a canary, at a load of {load}"
 
     def _beside(self) -> int:
@@ -203,6 +206,12 @@ class CanaryPromises:
         """Count pods beside a canary that have a node which the cluster hears of."""
         homes = (pod["spec"].get("nodeName") for pod in self.life.pods)
         return sum(home is not None and home not in self.life.state.lost for home in homes)
+
+    def _finds_a_place(self) -> bool:
+        """Return whether one more pod beside a canary would start once those that end have gone."""
+        workload, state = self.life.workload, self.life.state
+        ending = [pod for pod in state.all(POD) if pod["metadata"].get("deletionTimestamp")]
+        return workload is not None and fits(state, workload, filter(self.life.is_own, ending))
 
     def _is_just_lost(self) -> bool:
         """Whether its nodes have gone: what they run is called ready until the cluster knows."""

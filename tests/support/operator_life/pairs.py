@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from atom_operator.domain import ATOM_DEPLOYMENT, POD, Manifest
+from atom_operator.domain import ATOM_DEPLOYMENT, POD, SERVICE, Manifest
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
 from tests.support.operator_life.canaries import draw_canary_story
 from tests.support.operator_life.happenings import HAPPENINGS, IMAGES, Kind
@@ -154,6 +154,9 @@ class PairPromises:
         there = {pod["metadata"]["uid"] for pod in self.life.pods_of(prefill_name(self.life))}
         if any(pod["metadata"]["uid"] not in there for pod in prefill_pods(self.life)):
             return False
+        workers = (SERVICE, "default", f"{self.life.name}-workers")
+        if SERVICE.kind in self.life.state.silent_policy and workers not in self.life.cluster.api.objects:
+            return False  # nobody may create it now
         status = (self.prefill or {}).get("status") or {}
         generation = ((self.prefill or {}).get("metadata") or {}).get("generation")
         ready = [item for item in status.get("conditions") or () if item["type"] == "Ready"]

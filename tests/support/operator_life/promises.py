@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _REVISION = "serving.atom.dev/revision"
 _FAILED = "serving.atom.dev/failed-revision"
-_WAITS_FOR_ITS_TURN = "roll at a time"  # with an edited default, behind others and its own canary
+# An edited default waits, behind others and its own canary, or failed in one of these.
+_DEFAULT_WAITS = ("roll at a time", "so no other one takes it")
 _WAIT_SECONDS = 180.0  # until a wait lasts
 _TELL_SECONDS = 60.0  # within which a cause is told: what no event announces is looked at by then
 _OWN_WAIT_SECONDS = 240.0  # until nothing may wait any more for what its own old pods hold
@@ -135,13 +136,10 @@ class Promises:
             if not self.is_others_doing(pod) and not self.bound.is_last(workload, pod)
         ]
         floor = self.bound.fewest(workload, len(before), len(gone) - len(ours))
-        if not ours or self.touched:
+        if not ours or self.touched or len(now) >= floor or self.bound.gives_way(workload):
             return
-        self._hold(
-            len(now) >= floor,
-            f"what serves stays while it can: {len(now)} serve, {len(before)} did, "
-            f"{floor} are the fewest that may",
-        )
+        words = f"{len(now)} serve, {len(before)} did, {floor} are the fewest that may"
+        self._hold(False, f"what serves stays while it can: {words}")
 
     def _serving(self) -> list[Manifest]:
         """Pods that answer; of a group the leader, while all of it is there."""
@@ -239,7 +237,7 @@ class Promises:
             )
             self._nothing_says_otherwise(conditions)
             sites = {_variable(pod, "SITE") for pod in self.life.pods}
-            waits = _WAITS_FOR_ITS_TURN in conditions["Progressing"]["message"]
+            waits = any(each in conditions["Progressing"]["message"] for each in _DEFAULT_WAITS)
             as_edited = waits or sites <= {self.life.site}
             self._hold(as_edited, f"Ready is true, and sites are {sites}")
             self._hold(not self._route_is_refused(), "Ready is true, and its route is refused")

@@ -49,6 +49,12 @@ class RolloutBound:
         self.before = min(self.before, self._places(workload))
         return min(served - taken, min(self.before, wanted) - self._away(wanted))
 
+    def gives_way(self, workload: Manifest) -> bool:
+        """Whether a new pod needs the room of several old ones by now: a node may have come, or a
+        rule of theirs may keep it off, since the rollout began."""
+        self.takes_several = self.takes_several or needs_several(self.life, workload)
+        return self.takes_several
+
     def is_last(self, workload: Manifest, pod: Manifest) -> bool:
         """Whether the controller of groups had to end a leader because fewer are asked for: it ends
         the last ones, and one that stays found no place beside them."""

@@ -27,6 +27,7 @@ from atom_operator.domain import (
 )
 from atom_operator.plan.spec_digest import spec_digest, spec_in_force
 from atom_operator.pods.prefill_state import prefill_among
+from atom_operator.reconcile.revision_in_force import pods_in_force
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.validation.role_pods import prefill_pods, read_profile
 
@@ -54,12 +55,13 @@ class Pair:
         return _is_midway(self.seen, self.observed.deployment)
 
     def waits_for_prefill(self, asked: PodRevision) -> RolloutWait | None:
-        """Return why decode pods of the revision `asked` do not replace those that serve yet."""
-        running = self.observed.deployment
-        if self.wanted is None or running is None or not self.observed.serving:
+        """Return why decode pods of the revision `asked` do not replace those that serve yet. If
+        their workload was deleted, it comes back as it was."""
+        running, there = self.observed.deployment, pods_in_force(self.observed)
+        if self.wanted is None or there is None or not self.observed.serving:
             return None
-        failed = running.notes.rollback.failed if running.notes.rollback else None
-        if asked.name in (running.revision, failed):
+        rollback = running.notes.rollback if running is not None else None
+        if asked.name in (there.name, rollback.failed if rollback is not None else None):
             return None
         if self.seen is None:
             return RolloutWait("the prefill pods start first", is_pair=True)

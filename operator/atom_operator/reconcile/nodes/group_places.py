@@ -82,8 +82,11 @@ async def _leaves_a_place(fleet: FleetReader, run: RevisionInForce, group: HalfP
     """Return whether a node takes a pod of such groups once this one has gone: a node with a cordon
     takes none. True also if that cannot be counted."""
     nodes, placed = await fleet.nodes(Age.NOW), await fleet.pods(Age.NOW)
-    if nodes is None or placed is None or run.plan.accelerator.claim is not None:
+    if nodes is None or placed is None:
         return True
-    gone = placed.without(group.key, frozenset(group.names))
-    supply = supply_of(run.plan, nodes, gone, None, pods_asked(run.plan, run.pods.template))
+    names, picture = frozenset(group.names), None
+    if run.plan.accelerator.claim is not None and (known := await fleet.devices(Age.NOW)):
+        picture = known.without(group.key.namespace, names)
+    gone = placed.without(group.key, names)
+    supply = supply_of(run.plan, nodes, gone, picture, pods_asked(run.plan, run.pods.template))
     return supply is None or any(takes_one(node, supply) for node in supply.nodes)

@@ -177,6 +177,37 @@ def test_a_prefill_revision_that_fails_keeps_the_decode_pods(world: Callable[...
     assert (pairs.images("chat"), pairs.images("chat-prefill")) == ({_NEW}, {_NEW})
 
 
+@pytest.mark.parametrize("moment", ["while prefill pods start", "after they failed"])
+def test_a_deleted_workload_comes_back_as_it_was_beside_old_prefill_pods(
+    world: Callable[..., Pairs], moment: str
+) -> None:
+    pairs = world(replicas=2, disaggregation={"prefill": {}})
+    pairs.live(_LOADED_SECONDS)
+    good = pairs.images("chat")
+    pairs.ask(engine={"image": _BAD}, rollout={"progressDeadlineSeconds": 600})
+    pairs.live(20 if moment == "while prefill pods start" else _FAILED_SECONDS)
+    del pairs.api.objects[DEPLOYMENT, "default", "chat"]
+    pairs.live(_LOADED_SECONDS)
+    assert pairs.images("chat") == good
+    workload = pairs.object(DEPLOYMENT, "chat")
+    assert workload is not None
+    assert workload["spec"]["template"]["spec"]["containers"][0]["image"] in good
+
+
+def test_what_was_rolled_back_is_not_ready_while_its_successor_waits(
+    world: Callable[..., Pairs],
+) -> None:
+    pairs = world()
+    pairs.live(_LOADED_SECONDS)
+    pairs.ask(engine={"image": _BAD}, rollout={"progressDeadlineSeconds": 600})
+    pairs.live(_FAILED_SECONDS)
+    pairs.ask(engine={"image": _NEW}, rollout={"window": {"start": "02:00", "minutes": 1}})
+    pairs.live(_LOADED_SECONDS)
+    assert pairs.told("Progressing")["reason"] == "RolloutWaits"
+    for kind, status in (("Ready", "False"), ("Degraded", "True")):
+        assert (pairs.told(kind)["status"], pairs.told(kind)["reason"]) == (status, "RolledBack")
+
+
 def test_prefill_pods_follow_a_rollback_of_the_decode_pods(world: Callable[..., Pairs]) -> None:
     pairs = world(disaggregation={"prefill": {}})
     pairs.live(_LOADED_SECONDS)
