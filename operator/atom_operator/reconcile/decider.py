@@ -334,7 +334,8 @@ def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
     """Choose the pods that the workload is to run."""
     observed = look.observed
     pair = pair_of(asked.plan, observed)
-    due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
+    there = pods_in_force(observed)
+    due = is_due(observed, asked.pods) and there is not None
     defaults = asked.plan.spec.origin.follows if asked.plan.spec.origin is not None else ()
     refused = facts.refused
     if refused is not None:
@@ -342,7 +343,7 @@ def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
     waits = None
     if (due or pair.changes_prefill) and not pair.is_midway:
         waits = refused or look.rollout.begin(defaults if due else ())
-    waits = waits or pair.waits_for_prefill(asked.pods)
+    waits = waits or pair.waits_for_prefill(asked.pods, there)
     target, run = revision_to_run(
         asked, facts.others, observed, look.rules, waits=waits is not None
     )

@@ -155,7 +155,8 @@ class PairPromises:
         if any(pod["metadata"]["uid"] not in there for pod in prefill_pods(self.life)):
             return False
         workers = (SERVICE, "default", f"{self.life.name}-workers")
-        if SERVICE.kind in self.life.state.silent_policy and workers not in self.life.cluster.api.objects:
+        is_silent = SERVICE.kind in self.life.state.silent_policy
+        if is_silent and workers not in self.life.cluster.api.objects:
             return False  # nobody may create it now
         status = (self.prefill or {}).get("status") or {}
         generation = ((self.prefill or {}).get("metadata") or {}).get("generation")

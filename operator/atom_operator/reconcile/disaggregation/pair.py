@@ -27,7 +27,6 @@ from atom_operator.domain import (
 )
 from atom_operator.plan.spec_digest import spec_digest, spec_in_force
 from atom_operator.pods.prefill_state import prefill_among
-from atom_operator.reconcile.revision_in_force import pods_in_force
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.validation.role_pods import prefill_pods, read_profile
 
@@ -54,10 +53,14 @@ class Pair:
         nor another's turn holds up its second half."""
         return _is_midway(self.seen, self.observed.deployment)
 
-    def waits_for_prefill(self, asked: PodRevision) -> RolloutWait | None:
-        """Return why decode pods of the revision `asked` do not replace those that serve yet. If
-        their workload was deleted, it comes back as it was."""
-        running, there = self.observed.deployment, pods_in_force(self.observed)
+    def waits_for_prefill(
+        self, asked: PodRevision, there: PodRevision | None
+    ) -> RolloutWait | None:
+        """Return why decode pods of the revision `asked` do not replace those that serve yet.
+
+        there: the workload's revision; if the workload was deleted, the one that it comes back as.
+        """
+        running = self.observed.deployment
         if self.wanted is None or there is None or not self.observed.serving:
             return None
         rollback = running.notes.rollback if running is not None else None
