@@ -149,6 +149,7 @@ def test_a_draft_model_gains_what_a_card_has_measured(rows: int, measured: float
     plain = StepTimer(timer.work, CARD, timer.rates)
     step = timer.seconds(StepShape.decodes(rows, 512, 3))
     gained = drafted.tokens_a_step * plain.seconds(StepShape.decodes(rows, 512)) / step
+    # With launches counted by kernel, 1.60 is predicted at 64 rows: docs/guides/advisor.md.
     assert gained == pytest.approx(measured, rel=0.25 if rows < 64 else 0.3)
 
 

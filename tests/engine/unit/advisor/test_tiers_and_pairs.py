@@ -213,6 +213,7 @@ def test_simulated_tiers_and_roles_are_near_recorded_runs() -> None:
         (each.run, each.name): each.error for each in (*agent_figures(Agents()), *pair_figures())
     }
     agents = [error for (run, _), error in found.items() if "agents" in run]
+    # A tenth too many requests are predicted since launches are counted by kernel (3 % before).
     assert max(map(abs, agents)) < 0.12
     for (run, name), error in found.items():
         if "answers" in run and name in ("gap p50, ms", "gap p99, ms", "requests/s"):
