@@ -15,6 +15,7 @@ from atom.errors import ConfigError
 from atom.lora_config import LoraConfig, LoraModule
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.processes import standing_still
 from tests.support.server.http_app import HttpRig, serve_model
 from tests.support.waiting import eventually
 
@@ -92,11 +93,12 @@ async def test_open_requests_go_on_behind_a_sleep_that_keeps_them(rig: HttpRig) 
     fields: dict[str, Any] = {"max_tokens": 150, "prompt": "Once upon a time "}
     calm = [await text(rig, **fields), await text(rig, **{**fields, "prompt": "x"})]
     for level in (1, 2):
-        answers = [
-            asyncio.create_task(text(rig, **fields)),
-            asyncio.create_task(text(rig, **{**fields, "prompt": "x"})),
-        ]
-        await eventually(lambda: rig.engine.open_requests == 2, "both requests are open")
+        with standing_still("core_main"):  # the first may else end before the other one begins
+            answers = [
+                asyncio.create_task(text(rig, **fields)),
+                asyncio.create_task(text(rig, **{**fields, "prompt": "x"})),
+            ]
+            await eventually(lambda: rig.engine.open_requests == 2, "both requests are open")
         assert (await rig.client.post(f"/sleep?level={level}&mode=keep")).status_code == 200
         assert await is_sleeping(rig)
         assert rig.engine.open_requests == 2

@@ -11,8 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
+
+from tests.support.processes import has_ended
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "[pod/chat-1/engine] it: loads"
@@ -77,7 +81,7 @@ def test_kubectl_ends_with_the_plug_in_though_its_pod_is_quiet(tmp_path: Path, o
     )
     assert process.stdout is not None
     assert process.stdout.readline()
+    kubectl = psutil.Process(int((tmp_path / "pid").read_text()))
     process.send_signal(2)  # Ctrl-C
     assert process.wait(timeout=60) == 130
-    kubectl = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}")
-    assert not kubectl.exists()
+    wait_until(lambda: has_ended(kubectl), "kubectl ends, too")
