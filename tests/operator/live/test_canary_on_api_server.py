@@ -55,7 +55,10 @@ def test_it_takes_its_share_and_is_promoted_by_writing_it_into_the_spec(
         change(cluster, canary={"change": {"engine": new}, "weight": 30})
         split = {"chat": 70, "chat-canary": 30}
         cluster.wait("a share", lambda: shares(cluster) == split, seconds=180)
-        assert condition(cluster, "CanaryProgressing")["reason"] == "AwaitingPromotion"
+        cluster.wait(
+            "its turn to be promoted",
+            lambda: condition(cluster, "CanaryProgressing").get("reason") == "AwaitingPromotion",
+        )
         # Promoted by whoever writes it into the spec: the share goes when the pods are new.
         change(cluster, canary=None, engine=new)
         cluster.wait("the end", lambda: set(shares(cluster)) == {"chat"}, seconds=180)
