@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -77,11 +79,13 @@ def test_what_kubectl_refuses_is_one_line_in_our_words(tmp_path: Path, output: s
 def test_kubectl_ends_with_the_plug_in_though_its_pod_is_quiet(tmp_path: Path, output: str) -> None:
     words, environment = command(tmp_path, WAITS, "--follow", "-o", output)
     process = subprocess.Popen(
-        words, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        words, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A run in the background of a shell ignores Ctrl-C, and its processes would, too.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline()
     kubectl = psutil.Process(int((tmp_path / "pid").read_text()))
-    process.send_signal(2)  # Ctrl-C
+    process.send_signal(signal.SIGINT)  # Ctrl-C
     assert process.wait(timeout=60) == 130
     wait_until(lambda: has_ended(kubectl), "kubectl ends, too")
