@@ -39,8 +39,8 @@ class Detail(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Say what a search simulates now. doing: the part of the search; label: the form of a model on
-    a card; done, of: forms of this part that are behind it, and all of them."""
+    """Name the simulation that a search begins. doing: the part of the search; label: the form of a
+    model on a card; done, of: forms of this part that are behind it, and all of them."""
 
     doing: str
     label: str

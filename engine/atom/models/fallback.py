@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,13 +31,14 @@ from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec
 from atom.sizing.architectures import nearest_with_family
 from atom.sizing.layers import FallbackFacts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
+from atom.utils.default_dtype import default_dtype
 
 
 def spec(config: ModelConfig) -> ModelSpec:
     """Build a model's spec from transformers' class, which is proven first. Raises `ModelError`
     with the module or field that prevents it."""
     raw = open_checkpoint(config.path).config
-    try:
+    with _told(config, raw):
         published = class_config(config.architecture, raw)
         with torch.device("meta"):
             model = build_class(config.architecture, published)
@@ -43,11 +46,6 @@ def spec(config: ModelConfig) -> ModelSpec:
         _check_facts(config.facts, calls)
         renamed = stored_names(model)
         prove(config.architecture, published, calls)
-    except ModuleNotFoundError as error:
-        text = missing_package(error, f"a {config.architecture}")
-        raise ModelError(text or str(error)) from error
-    except FallbackRefusalError as error:
-        raise ModelError(_refusal(config, raw, error)) from error
     return ModelSpec(
         hidden_size=config.facts.hidden_size,
         vocab_size=config.facts.vocab_size,
@@ -63,19 +61,9 @@ def described(config: ModelConfig, dtype: torch.dtype) -> ModelConfig:
     """Return the configuration with the class's own count of weights in `dtype`, in place of the
     bound by config.json. Raises `ModelError`."""
     raw = open_checkpoint(config.path).config
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device("meta"):
-            published = class_config(config.architecture, raw)
-            model = build_class(config.architecture, published)
-    except ModuleNotFoundError as error:
-        text = missing_package(error, f"a {config.architecture}")
-        raise ModelError(text or str(error)) from error
-    except FallbackRefusalError as error:
-        raise ModelError(_refusal(config, raw, error)) from error
-    finally:
-        torch.set_default_dtype(previous)
+    with _told(config, raw), default_dtype(dtype), torch.device("meta"):
+        published = class_config(config.architecture, raw)
+        model = build_class(config.architecture, published)
     counted = FallbackFacts(
         elements=sum(each.numel() for each in model.parameters()),
         buffer_bytes=sum(each.nbytes for each in model.buffers()),
@@ -114,6 +102,18 @@ def _check_facts(facts: ModelFacts, calls: tuple[AttentionCall, ...]) -> None:
                 f"{call.module}: heads, KV heads and their size are {found}, and {planned} by "
                 "config.json; write num_attention_heads, num_key_value_heads and head_dim there"
             )
+
+
+@contextlib.contextmanager
+def _told(config: ModelConfig, raw: dict[str, Any]) -> Iterator[None]:
+    """Turn a refusal of the class, or a missing package, into the `ModelError` for users."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        text = missing_package(error, f"a {config.architecture}")
+        raise ModelError(text or str(error)) from error
+    except FallbackRefusalError as error:
+        raise ModelError(_refusal(config, raw, error)) from error
 
 
 def _refusal(config: ModelConfig, raw: dict[str, Any], error: FallbackRefusalError) -> str:

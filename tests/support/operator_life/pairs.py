@@ -157,7 +157,7 @@ class PairPromises:
         workers = (SERVICE, "default", f"{self.life.name}-workers")
         is_silent = SERVICE.kind in self.life.state.silent_policy
         if is_silent and workers not in self.life.cluster.api.objects:
-            return False  # nobody may create it now
+            return False  # the policy prevents its creation now
         status = (self.prefill or {}).get("status") or {}
         generation = ((self.prefill or {}).get("metadata") or {}).get("generation")
         ready = [item for item in status.get("conditions") or () if item["type"] == "Ready"]

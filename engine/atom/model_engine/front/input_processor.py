@@ -229,7 +229,7 @@ class InputProcessor:
         if self._model.pooling and self._tokenizer is not None:
             return self._tokenizer.cut(token_ids, most, params.truncation_side)
         # A pooled input is cut as transformers cuts it; a conversation's end is its question.
-        side = params.truncation_side or ("right" if self._model.pooling else "left")
+        side = params.truncation_side or (self.truncation_side if self._model.pooling else "left")
         return token_ids[:most] if side == "right" else token_ids[-most:]
 
     @property

@@ -13,6 +13,7 @@ from atom.model_loader.weight_loader import fill_dummy
 from atom.model_ops.linear import Build
 from atom.models.decoder.causal_lm import CausalLM, finish_weights
 from atom.models.registry import build_model
+from atom.utils.default_dtype import default_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,9 @@ class ModelBuilder:
 
     def make(self, speculation: SpeculationSetup, device: torch.device) -> CausalLM:
         """Make a model and its drafter on a device, with weights unfilled."""
-        previous = torch.get_default_dtype()
-        torch.set_default_dtype(self.dtype)
-        try:
-            with device:
-                model = build_model(speculation.spec, self.build)
-                speculation.build(model, self.build)
-        finally:
-            torch.set_default_dtype(previous)
+        with default_dtype(self.dtype), device:
+            model = build_model(speculation.spec, self.build)
+            speculation.build(model, self.build)
         for part in speculation.models(model):
             part.to(device)  # tables that were computed on the host
         return model

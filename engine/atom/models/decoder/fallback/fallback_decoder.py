@@ -77,7 +77,7 @@ class FallbackDecoder(nn.Module):
 
 
 class _PagedAttention:
-    """One layer's attention over the paged cache, as the class calls it."""
+    """Attend for one layer of the class over the paged cache."""
 
     def __init__(self, call: AttentionCall, layer: Attention) -> None:
         self._call, self._layer = call, layer

@@ -8,8 +8,9 @@ needs it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -39,14 +40,9 @@ def published_class(architecture: str) -> Any:
 
 def class_config(architecture: str, config: Mapping[str, Any]) -> Any:
     """Return transformers' configuration of a config.json. Raises `FallbackRefusalError`."""
-    try:
-        return published_class(architecture).config_class.from_dict(dict(config))
-    except FallbackRefusalError:
-        raise
-    except Exception as error:  # of any kind: each class checks its fields in its own way
-        raise FallbackRefusalError(
-            f"transformers refuses its config.json: {short(error)}"
-        ) from error
+    kind = published_class(architecture)
+    with refusing("transformers refuses its config.json"):
+        return kind.config_class.from_dict(dict(config))
 
 
 def build_class(architecture: str, config: Any, *, attention: str = _NAME) -> Any:
@@ -56,16 +52,11 @@ def build_class(architecture: str, config: Any, *, attention: str = _NAME) -> An
     import_module("transformers").AttentionInterface.register(_NAME, _attend)
     without_init = import_module("transformers.initialization").no_init_weights
     kind, config = published_class(architecture), copy.deepcopy(config)
-    try:
-        with without_init():
-            model = kind._from_config(
-                config, dtype=torch.get_default_dtype(), attn_implementation=attention
-            )
-    except Exception as error:  # of any kind: the class is not ours
-        raise FallbackRefusalError(
-            "the class cannot be built from this config.json with a function that attends for it: "
-            f"{short(error)}"
-        ) from error
+    doing = "the class cannot be built from this config.json with a function that attends for it"
+    with refusing(doing), without_init():
+        model = kind._from_config(
+            config, dtype=torch.get_default_dtype(), attn_implementation=attention
+        )
     for module in model.modules():
         if hasattr(module, _WARNING):  # it looks at the values of each step's tokens
             module.__dict__[_WARNING] = _say_nothing
@@ -121,15 +112,9 @@ def calls_of(model: Any) -> tuple[AttentionCall, ...]:
     for name, module in model.named_modules():
         connect(module, _recorder(name, calls))
     tokens = torch.zeros((1, 2), dtype=torch.int64, device="meta")
-    try:
+    with refusing("its forward pass does not run on flat tokens with positions"):
         with torch.inference_mode():
             model(input_ids=tokens, position_ids=tokens, use_cache=False, logits_to_keep=1)
-    except FallbackRefusalError:
-        raise
-    except Exception as error:  # of any kind: the class is not ours
-        raise FallbackRefusalError(
-            f"its forward pass does not run on flat tokens with positions: {short(error)}"
-        ) from error
     _check_layers(model, calls)
     return tuple(calls)
 
@@ -176,7 +161,19 @@ def _check_layers(model: Any, calls: list[AttentionCall]) -> None:
         )
 
 
-def short(error: Exception) -> str:
+@contextlib.contextmanager
+def refusing(problem: str) -> Iterator[None]:
+    """Turn an error of transformers' code, of any kind, into a refusal that begins with the
+    problem; refusals pass."""
+    try:
+        yield
+    except FallbackRefusalError:
+        raise
+    except Exception as error:  # the class is not ours
+        raise FallbackRefusalError(f"{problem}: {_short(error)}") from error
+
+
+def _short(error: Exception) -> str:
     """Return the text of an error of transformers' code, in one line with its kind."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text if len(text) <= 200 else f"{text[:197]}…"

@@ -8,7 +8,6 @@ reference operations. If any logits differ, the class is refused with the first 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -25,8 +24,9 @@ from atom.models.decoder.fallback.attention_call import (
     FallbackSpec,
 )
 from atom.models.decoder.fallback.fallback_decoder import FallbackDecoder
-from atom.models.decoder.fallback.published_class import build_class, recorded_calls, short
+from atom.models.decoder.fallback.published_class import build_class, recorded_calls, refusing
 from atom.models.decoder.fallback.tiny_config import VOCABULARY, tiny_config
+from atom.utils.default_dtype import default_dtype
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
 
 TOLERANCE = 1e-4
@@ -46,7 +46,7 @@ def prove(architecture: str, config: Any, calls: Sequence[AttentionCall]) -> Non
     """Compare both ways of computing the class. calls: of the model that is to be served. Raises
     `FallbackRefusalError` if they differ, or if the narrow model lacks a rule of attention that the
     served one has."""
-    try:
+    with refusing("it cannot be proven on a narrow model"):
         small = tiny_config(config)
         spec = FallbackSpec(small, architecture, recorded_calls(architecture, small))
         whole = _whole_model(architecture, small)
@@ -57,23 +57,12 @@ def prove(architecture: str, config: Any, calls: Sequence[AttentionCall]) -> Non
                 "so these cannot be proven"
             )
         _compare(spec, whole)
-    except FallbackRefusalError:
-        raise
-    except Exception as error:  # of any kind: the class is not ours
-        raise FallbackRefusalError(
-            f"it cannot be proven on a narrow model: {short(error)}"
-        ) from error
 
 
 def _whole_model(architecture: str, config: Any) -> Any:
     """Build transformers' own narrow model on the CPU, with drawn weights."""
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            model = build_class(architecture, copy.deepcopy(config), attention="eager")
-    finally:
-        torch.set_default_dtype(previous)
+    with default_dtype(torch.float32), torch.device("cpu"):
+        model = build_class(architecture, config, attention="eager")
     draw = torch.Generator().manual_seed(11)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=draw)
@@ -91,13 +80,8 @@ def _compare(spec: FallbackSpec, whole: Any) -> None:
         activations=(),
     )  # fmt: skip
     ops = resolve_ops("cpu", case, "torch_ref", {}).ops
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            engine = FallbackDecoder(spec, Build(ops))
-    finally:
-        torch.set_default_dtype(previous)
+    with default_dtype(torch.float32), torch.device("cpu"):
+        engine = FallbackDecoder(spec, Build(ops))
     engine.published.load_state_dict(whole.state_dict())
     _take_cache(engine)
     draw = torch.Generator().manual_seed(5)
