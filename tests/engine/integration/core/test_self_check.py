@@ -8,12 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from atom.errors import ConfigError
 from atom.model_engine.runner import self_check
 from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.op_names import FUSED_OPS
 from atom.model_ops.self_check.op_results import READERS
+from tests.engine.integration.models.test_config_fields import FAMILIES
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.kernels.broken_kernels import break_kernel
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
@@ -49,7 +51,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def start(folder: Path, check: str = "on", **options: object) -> CoreDriver:
-    return CoreDriver(str(folder), self_check=check, num_kv_blocks=24, **{**LENGTHS, **options})
+    return CoreDriver(str(folder), self_check=check, **{"num_kv_blocks": 24, **LENGTHS, **options})
 
 
 def provider(op: str) -> str:
@@ -108,6 +110,19 @@ def test_right_kernels_of_a_model_start(
     driver.close()
     plain = start(tmp_path / "model", "off")
     assert tokens == plain.generate([[5, 6, 7]], max_tokens=4, ignore_eos=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_right_kernels_of_a_family_start_on_a_gpu(
+    family: str, dtype: str, tmp_path: Path, results: Path
+) -> None:
+    folder = make_tiny_checkpoint(tmp_path / "model", **FAMILIES[family])
+    start(folder, device="auto", dtype=dtype, num_kv_blocks=64).close()
+    (record,) = results.iterdir()
+    assert "linear" in json.loads(record.read_text())["shapes"]
 
 
 def test_ranks_compare_their_own_parts(tmp_path: Path, results: Path) -> None:
