@@ -12,8 +12,6 @@ INTEGRATION = "tests/engine/integration"
 UNITS = "tests/engine/unit"
 KERNELS = "tests/engine/ops/test_interpreted.py"
 INDEX = "tests.support.executed_files"
-# The cluster's part is the longest and mostly waits: when it can continue, it goes first.
-BEHIND_CLUSTER = ("nice", "-n", "5")
 _HANGS_SECONDS = 1800  # no single test takes half of that on two busy cores
 _NO_MACHINE = "not cluster and not gpu and not aiter and not slow"
 # Marks of tests that `make test` leaves out, all but the first for a part of their cases.
@@ -57,7 +55,7 @@ def ending_hangs(seconds: int = _HANGS_SECONDS) -> tuple[str, ...]:
 def parts_of(
     suite: Suite, seed: int, texts: Mapping[str, str], *, keeps_index: bool = True
 ) -> list[Part]:
-    """List a suite's parts; all run at once.
+    """List a suite's parts, the longest first.
 
     texts: of each test file, by its path. keeps_index: whether `make test` records which files a
     test executes; `make check` reads it, which no user of CI's clone runs.
@@ -77,16 +75,14 @@ def parts_of(
         files = _files_with_whole(texts)
     # Of `all`, files run a part of their tests, which would be the poorer record.
     index = ("-p", INDEX) if suite is Suite.TEST and keeps_index else ()
-    pytest = (sys.executable, "-m", "pytest", *index, f"--randomly-seed={seed}", "--durations=10")
+    head = (sys.executable, "-m", "pytest", *index, f"--randomly-seed={seed}", "--durations=10")
     tests = [
-        Part(name, (*BEHIND_CLUSTER, *pytest, *_guard(paths), "-m", suite.marks, *paths))
+        Part(name, (*head, *_guard(paths), "-m", suite.marks, *paths))
         for name, paths in files.items()
         if paths
     ]
     cluster = Part("cluster", (sys.executable, "-m", "tools.cluster_tests", f"--{suite.value}"))
-    checks = Part(
-        "checks", (*BEHIND_CLUSTER, "make", "--no-print-directory", "lint", "types", "layers")
-    )
+    checks = Part("checks", ("make", "--no-print-directory", "lint", "types", "layers"))
     return [cluster, *tests, *([checks] if suite is Suite.TEST else [])]
 
 

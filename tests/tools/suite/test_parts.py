@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
 from _pytest.mark.expression import Expression
 
-from tools.suite.parts import BEHIND_CLUSTER, INDEX, KERNELS, Suite, parts_of
+from tools.suite.parts import INDEX, KERNELS, Suite, parts_of
 
 ROOT = Path(__file__).parents[3]
 MARKS = ("cluster", "gpu", "aiter", "slow", "whole", "neighbour")
@@ -68,10 +67,3 @@ def test_the_index_of_executed_files_is_of_make_test_outside_ci() -> None:
     assert with_index(Suite.TEST) == {"integration", "engine", "units", "kernels", "operator"}
     assert with_index(Suite.TEST, keeps_index=False) == set()
     assert with_index(Suite.ALL) == set()
-
-
-@pytest.mark.parametrize("suite", Suite)
-def test_the_cluster_goes_before_all_other_parts(suite: Suite) -> None:
-    parts = {part.name: part.command[:3] for part in parts_of(suite, 1, TEXTS)}
-    assert parts.pop("cluster")[0] == sys.executable
-    assert set(parts.values()) == {BEHIND_CLUSTER}
