@@ -19,7 +19,6 @@ import torch
 
 from atom.model_ops.backends import ResolvedOps, load_backend
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.expert_choice import choose, wide_logits
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.op_names import FUSED_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
@@ -41,11 +40,10 @@ from atom.model_ops.self_check.argument_copies import (
     widened_weight,
 )
 from atom.model_ops.self_check.op_results import READERS, Results
+from atom.model_ops.self_check.routing_ties import undecided_tokens
 from atom.model_ops.values import EIGHT_BITS, FP4_FORMATS, LinearWeight, WeightFormat
 
 _REFERENCE = "torch_ref"
-# Draws of noise that show whether a token's choice of experts hangs on a rounding.
-_NOISE_DRAWS = 4
 # Their inputs are a product's own, computed within the call.
 _NARROW = ("add_lora",)
 # A sum of probabilities in another order may keep one token more, or fewer.
@@ -88,6 +86,7 @@ class ShadowedOps:
         self._originals: dict[int, LinearWeight] = {}
         self._kept_shapes: set[str] = set()
         self._seen: set[tuple[str, str]] = set()
+        self._undecided: set[tuple[str, str]] = set()
         self._is_inside = False
         self.differences: list[Difference] = []
         self.held: dict[str, int] = {}
@@ -119,6 +118,8 @@ class ShadowedOps:
         with _replaced(self._ops, spaces, shadows):
             yield
         self._originals.clear()
+        for op, _ in self._undecided:
+            self.unheld.setdefault(op, "a rounding decides the experts of each token")
 
     def _prepare(
         self, kernel: Callable[[LinearWeight], LinearWeight], w: LinearWeight
@@ -159,7 +160,7 @@ class ShadowedOps:
             before = self._copies(op, args)
             out = kernel(*args)
             if before is not None:
-                self._hold(op, key[1], before, (args, out))
+                self._hold(key, before, (args, out))
             return out
         finally:
             self._is_inside = False
@@ -177,16 +178,21 @@ class ShadowedOps:
 
     def _hold(
         self,
-        op: str,
-        shape: str,
+        key: tuple[str, str],
         copies: tuple[tuple[Any, ...], ...],
         call: tuple[tuple[Any, ...], Any],
     ) -> None:
         """Compute the reference's results, and compare those of the call (its arguments, and what
-        it returned)."""
+        it returned). key: of the call. If it has no token to compare, the next one is."""
+        op, shape = key
         read = READERS[op]
         first, *again = copies
-        undecided = _undecided(op, first, TOLERANCE[self._dtype])
+        undecided = undecided_tokens(op, first, TOLERANCE[self._dtype])
+        if undecided is not None and undecided.all():
+            self._seen.discard(key)
+            self._undecided.add(key)
+            return
+        self._undecided.discard(key)
         try:
             wide = read(first, getattr(self._reference, op)(*first))
             rounded = [read(each, getattr(self._rounding, op)(*each)) for each in again]
@@ -328,29 +334,6 @@ def _losses(args: tuple[Any, ...]) -> Iterator[float]:
         stored = getattr(each, "k", getattr(each, "entries", None))
         if isinstance(stored, torch.Tensor) and stored.element_size() == 1:
             yield FP8_CACHE_ERROR
-
-
-def _undecided(op: str, args: tuple[Any, ...], tolerance: float) -> torch.Tensor | None:
-    """Return which tokens' experts hang on a rounding: noise of two tolerances changes the choice.
-    An operation that chooses none has no such token."""
-    if op == "route":
-        x, router, routing = args
-    elif op == "norm_experts":
-        stream, norm, w = args
-        x, _ = load_backend(_REFERENCE).operations["norm"](stream, norm)
-        router, routing = w.router, w.routing
-    else:
-        return None
-    logits = wide_logits(x, router)
-    scale = 2 * tolerance * logits.square().mean(1, keepdim=True).sqrt()
-    draw = torch.Generator(logits.device).manual_seed(0)
-    chosen = choose(logits, router.e_score_correction_bias, routing).ids.sort(1).values
-    changes = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    for _ in range(_NOISE_DRAWS):
-        noise = torch.randn(logits.shape, generator=draw, device=logits.device) * scale
-        ids = choose(logits + noise, router.e_score_correction_bias, routing).ids
-        changes |= (ids.sort(1).values != chosen).any(1)
-    return changes
 
 
 # ---- namespaces -------------------------------------------------------------------------------
