@@ -22,15 +22,8 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.model_ops.backends.triton_ops.attention.benchmark_cases import attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
-from atom.model_ops.values import (
-    IndexCache,
-    IndexShape,
-    IndexTokens,
-    LatentCache,
-    LatentTokens,
-    LinearWeight,
-    Rotary,
-)
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
+from atom.model_ops.values import LatentCache, LatentTokens, LinearWeight, Rotary
 from benchmarks.kernels import Row, random
 from benchmarks.mla_kernels import latent_shape
 

@@ -29,7 +29,7 @@ from atom.model_engine.lora_loading import LoraLoading
 from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
 from atom.sizing import ModelFacts
-from atom.sizing.weights import projections
+from atom.sizing.weights.layer_matrices import projections
 from benchmarks.engines.decode_steps import begin_decodes, decode_step_seconds
 from benchmarks.engines.offline_engine import OfflineEngine, free_memory
 from benchmarks.workloads.shapes import add_model_arguments, model_folder

@@ -19,7 +19,7 @@ from atom.sizing.kv_layout import KvElement, kv_terms, state_terms
 from atom.sizing.layers import Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
-from atom.sizing.weights import stored_projections, token_elements
+from atom.sizing.weights.layer_matrices import stored_projections, token_elements
 
 _BYTES = 2  # bfloat16 keys and values
 _KV = KvElement(_BYTES)

@@ -23,7 +23,7 @@ from atom.sizing.attention.kinds import (
 )
 from atom.sizing.layers import LayerFacts, Stacking
 from atom.sizing.projection import Projection
-from atom.sizing.weights import projections
+from atom.sizing.weights.layer_matrices import projections
 from benchmarks.workloads.shapes import SHAPES
 
 # One file holds so many layers: as published checkpoints, a few gigabytes each.

@@ -22,7 +22,8 @@ from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection, Split
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization.format import Element
-from atom.sizing.weights import Sharding, stored_projections
+from atom.sizing.weights import Sharding
+from atom.sizing.weights.layer_matrices import stored_projections
 
 _ROUTED, _TABLES = "routed experts", "embedding and head"
 _OF_EACH_LAYER = "embedding of each layer"

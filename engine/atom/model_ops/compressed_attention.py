@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from atom.model_ops.values import IndexShape, NormWeight
+from atom.model_ops.index_values import IndexShape
+from atom.model_ops.values import NormWeight
 from atom.sizing.mask_rule import MaskRule
 
 

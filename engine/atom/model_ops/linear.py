@@ -1,8 +1,8 @@
 """Linear: one or several projections of the same input, stored as one matrix.
 
-It is built from the model's blueprint (atom.sizing.weights.Projection), which alone defines shapes,
-biases and the division of a matrix over ranks. The operations fuse it with a norm before or a
-residual after it; a block passes its input, a tensor or a `Normed`.
+It is built from the model's blueprint (atom.sizing.projection.Projection), which alone defines
+shapes, biases and the division of a matrix over ranks. The operations fuse it with a norm before or
+a residual after it; a block passes its input, a tensor or a `Normed`.
 """
 
 from __future__ import annotations

@@ -12,10 +12,13 @@ from typing import Any
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
+from atom.model_ops.index_values import IndexShape
 from atom.model_ops.rotary_embedding import RopeConfig, yarn_mscale
 from atom.model_ops.routing import Routing, Scoring
-from atom.model_ops.values import IndexShape, LatentShape
-from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec, rope_parameters
+from atom.model_ops.values import LatentShape
+from atom.models.decoder.spec import LayerSpec, ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_parameters
 from atom.sizing.attention.kinds import LatentAttention
 from atom.sizing.layers import Experts
 

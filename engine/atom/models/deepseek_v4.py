@@ -13,7 +13,9 @@ from atom.errors import ModelError
 from atom.model_ops.activations import ClampedSiLU
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.routing import Routing, Scoring
-from atom.models.decoder.spec import LayerSpec, ModelSpec, StreamsSpec, decoder_spec, rope_limits
+from atom.models.decoder.spec import LayerSpec, ModelSpec, StreamsSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_limits
 from atom.sizing.attention.kinds import EntriesAttention
 from atom.sizing.layers import Experts
 

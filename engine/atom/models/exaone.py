@@ -7,7 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.decoder.spec import ModelSpec, NormPlacement, decoder_spec, without_positions
+from atom.models.decoder.spec import ModelSpec, NormPlacement
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import without_positions
 
 _EPSILON = 1e-5  # if config.json has no value
 

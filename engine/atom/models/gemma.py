@@ -9,15 +9,9 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.values import AttentionShape
-from atom.models.decoder.spec import (
-    LayerSpec,
-    ModelSpec,
-    NormPlacement,
-    NormSpec,
-    decoder_spec,
-    rope_by_kind,
-    rope_limits,
-)
+from atom.models.decoder.spec import LayerSpec, ModelSpec, NormPlacement, NormSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_by_kind, rope_limits
 
 _QUERY_SCALAR = 256
 _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma 3's defaults

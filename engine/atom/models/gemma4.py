@@ -13,14 +13,9 @@ from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import AttentionShape
-from atom.models.decoder.spec import (
-    LayerSpec,
-    ModelSpec,
-    NormPlacement,
-    PerLayerInputsSpec,
-    decoder_spec,
-    rope_by_kind,
-)
+from atom.models.decoder.spec import LayerSpec, ModelSpec, NormPlacement, PerLayerInputsSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_by_kind
 from atom.sizing.mask_rule import CAUSAL
 
 _ROPES: dict[str, dict[str, Any]] = {

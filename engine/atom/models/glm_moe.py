@@ -9,7 +9,8 @@ from typing import Any
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing, Scoring
-from atom.models.decoder.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 from atom.sizing.layers import Experts
 
 _ROTARY_SHARE = 0.5  # of a head, if config.json has no value

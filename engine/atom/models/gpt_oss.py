@@ -9,7 +9,8 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.model_ops.activations import ClampedSwiGLU
 from atom.model_ops.routing import Routing
-from atom.models.decoder.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 
 _EPSILON, _THETA = 1e-5, 150_000.0
 _ALPHA, _LIMIT = 1.702, 7.0

@@ -9,7 +9,9 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import AttentionShape
-from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec, without_positions
+from atom.models.decoder.spec import LayerSpec, ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import without_positions
 
 
 def spec(config: ModelConfig) -> ModelSpec:

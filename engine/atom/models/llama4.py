@@ -13,7 +13,8 @@ from atom.errors import ModelError
 from atom.model_ops.rotary_embedding import RopeConfig, Temperature
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import AttentionShape
-from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec
+from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 from atom.sizing.families.reading import ropes
 
 _EPSILON, _THETA = 1e-5, 500_000.0

@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.decoder.spec import ModelSpec, decoder_spec, rope_by_kind
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_by_kind
 from atom.models.glm_moe import sigmoid_routing
 
 _EPSILON, _VALUE_SCALE, _ROTARY_SHARE = 1e-5, 0.707, 0.334  # if config.json has no value

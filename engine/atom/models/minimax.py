@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing, Scoring
-from atom.models.decoder.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 
 _THETA = 5_000_000.0  # if config.json has no value
 

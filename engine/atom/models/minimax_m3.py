@@ -9,9 +9,10 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.activations import ClampedSwiGLU
+from atom.model_ops.index_values import SpanIndexShape
 from atom.model_ops.routing import Routing, Scoring
-from atom.model_ops.values import SpanIndexShape
-from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec
+from atom.models.decoder.spec import LayerSpec, ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 from atom.sizing.attention.kinds import GroupedAttention
 
 _THETA = 5_000_000.0  # if config.json has no value

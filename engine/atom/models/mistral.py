@@ -3,6 +3,6 @@ window. All of it is in the facts."""
 
 from __future__ import annotations
 
-from atom.models.decoder.spec import decoder_spec as spec
+from atom.models.decoder.spec.decoder_spec import decoder_spec as spec
 
 __all__ = ["spec"]

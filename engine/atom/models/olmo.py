@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.decoder.spec import ModelSpec, NormPlacement, decoder_spec, rope_by_kind
+from atom.models.decoder.spec import ModelSpec, NormPlacement
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_by_kind
 
 _EPSILON, _THETA = 1e-5, 500_000.0  # if config.json has no value
 

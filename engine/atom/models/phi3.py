@@ -7,7 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.decoder.spec import ModelSpec, decoder_spec, rope_parameters
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import rope_parameters
 
 _DEFAULTS = {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096}  # where unsaid
 _LONGROPE = ("su", "yarn")  # as the first checkpoints call it

@@ -4,6 +4,6 @@ facts."""
 
 from __future__ import annotations
 
-from atom.models.decoder.spec import decoder_spec as spec
+from atom.models.decoder.spec.decoder_spec import decoder_spec as spec
 
 __all__ = ["spec"]

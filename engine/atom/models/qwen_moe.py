@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
-from atom.models.decoder.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 
 
 def spec(config: ModelConfig) -> ModelSpec:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import without_positions
 
 _THETA = 2_000_000.0  # if config.json has no value
 

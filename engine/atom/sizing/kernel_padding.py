@@ -8,7 +8,7 @@ from __future__ import annotations
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element
 from atom.sizing.rotary_table_bytes import rope_tables
-from atom.sizing.weights import stored_projections
+from atom.sizing.weights.layer_matrices import stored_projections
 
 # What both sizes of an expert on a rank are padded to.
 AITER_EXPERT_UNIT = 256

@@ -33,7 +33,8 @@ from atom.sizing.quantization.config import read_quantization
 from atom.sizing.quantization.scheme import QuantizationScheme
 from atom.sizing.text_part import WRAPPERS, layer_names, text_part, wrapper_of
 from atom.sizing.vision.readers import VisionKind, vision_facts
-from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
+from atom.sizing.weights import Sharding, WeightPart, weight_parts
+from atom.sizing.weights.layer_matrices import projections
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from atom.sizing.layers import LayerFacts, MlpFacts
 from atom.sizing.limits import RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
-from atom.sizing.weights import Sharding, WeightFacts, projections
+from atom.sizing.weights import Sharding
+from atom.sizing.weights.layer_matrices import WeightFacts, projections
 
 _MIB = 1024**2
 _GIB = 1024**3

@@ -15,7 +15,7 @@ from atom.sizing.layers import LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection, Split
 from atom.sizing.states import DeltaShape, StateKind
-from atom.sizing.weights import stored_projections
+from atom.sizing.weights.layer_matrices import stored_projections
 
 MAX_TENSOR_PARALLEL = 8  # devices of one fully connected node
 _USUAL_RANKS = 8  # devices of one node: of larger numbers none is named that was not asked for

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from atom.sizing import ModelFacts
 from atom.sizing.cards import CARDS, Card, Precision
 from atom.sizing.options.least_tokens import DEFAULT_LEAST_TOKENS
-from atom.sizing.weights import token_elements
+from atom.sizing.weights.layer_matrices import token_elements
 from atom_operator.api.v1alpha1.disaggregation import TrafficSpec
 from atom_operator.domain import Plan
 from atom_operator.sizes import size_text

@@ -11,7 +11,8 @@ import torch
 from atom.model_ops.activations import Activation, ClampedSwiGLU
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
 from atom.model_ops.backends.op_case import ExpertsCase, LayerShapes, OpCase
-from atom.model_ops.values import IndexShape, WeightFormat
+from atom.model_ops.index_values import IndexShape
+from atom.model_ops.values import WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.exercises import CLAMPED, SIGMOID, SOFTMAX
 from atom.sizing.mask_rule import sliding_window

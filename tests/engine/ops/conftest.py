@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.backends.op_names import FUSED_OPS
 from tests.engine.ops.inputs import load_backend

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from tests.engine.ops.inputs import load_backend
 from tests.support.engine_core.core_driver import CoreDriver
 

@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from atom.config import Config, EngineOptions, build_config, check_options
+from atom.config import Config, EngineOptions, build_config
+from atom.config_checks import check_options
 from atom.entrypoints.flags.client_weights import read_client_weights
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.kv_transfer_config import kv_tier_options

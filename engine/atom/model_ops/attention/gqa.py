@@ -13,17 +13,11 @@ import torch
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout, present
 from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.backends.interface import Ops
+from atom.model_ops.index_values import IndexCache, SpanIndexShape, SpanTokens
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.model_ops.values import (
-    AttentionShape,
-    IndexCache,
-    LayerCache,
-    Rotary,
-    SpanIndexShape,
-    SpanTokens,
-)
+from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 # Keys and values of a step, unrotated, for layers of the group without their own.
 _SHARED = "shared keys and values"

@@ -15,19 +15,13 @@ import torch
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout, present
 from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.backends.interface import Ops
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Linear
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.quantised.cached_latents import ROTATED_DTYPE
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.model_ops.values import (
-    IndexCache,
-    IndexShape,
-    IndexTokens,
-    LatentCache,
-    LatentShape,
-    LatentTokens,
-)
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens
 
 _SELECTED = "attention.selected_tokens"
 

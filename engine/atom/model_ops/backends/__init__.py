@@ -21,8 +21,9 @@ import torch
 
 from atom.collectives.group import Group
 from atom.errors import ConfigError
+from atom.model_ops.backends.backend import Backend, WarmupCompile
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, Ops, WarmupCompile
+from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.op_case import LoraMatrices, OpCase
 from atom.model_ops.backends.op_names import (
     ATTENTION_OPS,

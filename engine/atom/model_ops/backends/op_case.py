@@ -24,14 +24,9 @@ from atom.model_ops.backends.op_names import (
     STATE_OPS,
 )
 from atom.model_ops.compressed_attention import CompressedShape
+from atom.model_ops.index_values import IndexShape, SpanIndexShape
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import (
-    AttentionShape,
-    IndexShape,
-    LatentShape,
-    SpanIndexShape,
-    WeightFormat,
-)
+from atom.model_ops.values import AttentionShape, LatentShape, WeightFormat
 from atom.sizing.states import StateShape
 
 

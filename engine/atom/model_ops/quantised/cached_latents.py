@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.index_values import IndexCache
 from atom.model_ops.quantised.cached_heads import quantise_heads
-from atom.model_ops.values import IndexCache, LatentCache
+from atom.model_ops.values import LatentCache
 
 ROTATED_DTYPE = torch.bfloat16  # of rotated keys of fp8 latents, for any dtype of the model
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from atom.model_ops.backends.op_names import DRAFT_OPS, FUSED_OPS, OPS
+from atom.model_ops.index_values import IndexCache
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.quantised.cached_latents import gather_entries, gather_index_keys
-from atom.model_ops.values import IndexCache, LatentCache, LayerCache, Pending, Stream
+from atom.model_ops.values import LatentCache, LayerCache, Pending, Stream
 from atom.utils.forward_context import AttentionMetaData
 
 Results = dict[str, torch.Tensor]

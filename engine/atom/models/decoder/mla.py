@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from atom.model_ops.attention import MLAAttention, MLAParts
+from atom.model_ops.index_values import IndexShape, IndexTokens
 from atom.model_ops.layernorm import LayerNorm, Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
-from atom.model_ops.values import IndexShape, IndexTokens, LatentShape, LatentTokens
+from atom.model_ops.values import LatentShape, LatentTokens
 from atom.models.decoder.spec import LayerSpec
 from atom.sizing.attention.indexer import SharedIndexer
 from atom.sizing.attention.kinds import LatentAttention

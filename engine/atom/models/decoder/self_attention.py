@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from atom.model_ops.attention import Attention
+from atom.model_ops.index_values import SpanIndexShape, SpanTokens
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
-from atom.model_ops.values import AttentionShape, SpanIndexShape, SpanTokens
+from atom.model_ops.values import AttentionShape
 from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.spec import LayerSpec

@@ -12,7 +12,8 @@ from atom.errors import ModelError
 from atom.model_ops.linear import Build
 from atom.models.decoder.causal_lm import CausalLM, Decoder
 from atom.models.decoder.placed_modules import PlacedModules
-from atom.models.decoder.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
 from atom.models.draft_models.eagle3 import Eagle3Draft
 from atom.models.draft_models.mtp import MimoMtpDraft, MtpDraft, QwenMtpDraft

@@ -14,7 +14,7 @@ from atom.models.decoder.spec import EncoderSpec, HeadSpec, LayerSpec, ModelSpec
 from atom.pooling_config import TokenPooling
 from atom.sizing.layers import EncoderFacts, LayerFacts
 from atom.sizing.mask_rule import sliding_window
-from atom.sizing.weights import ATTENTION_MODULES, stored_projections
+from atom.sizing.weights.layer_matrices import ATTENTION_MODULES, stored_projections
 
 
 def encoder_spec(

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import rope_config
-from atom.models.decoder.spec import EncoderSpec, HeadSpec, LayerSpec, ModelSpec, rope_limits
+from atom.models.decoder.spec import EncoderSpec, HeadSpec, LayerSpec, ModelSpec
+from atom.models.decoder.spec.rope_settings import rope_limits
 from atom.models.encoders.build_spec import (
     encoder_spec,
     facts_of,

@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
+from atom.models.decoder.spec import ModelSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
+from atom.models.decoder.spec.rope_settings import without_positions
 from atom.models.glm_moe import sigmoid_routing
 
 

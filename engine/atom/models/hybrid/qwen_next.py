@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
-from atom.models.decoder.spec import ModelSpec, NormSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec, NormSpec
+from atom.models.decoder.spec.decoder_spec import decoder_spec
 
 _ROTARY_SHARE = 0.25  # of a head, if config.json has no value
 

@@ -19,7 +19,8 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
 from atom.models.registry import build_model, model_spec
 from atom.sizing.architectures import ARCHITECTURES, family_of
-from atom.sizing.config_schema import FIELDS, ROPE_FIELDS, Flag, ListOf, Number, Text, Whole
+from atom.sizing.config_schema import FIELDS, ROPE_FIELDS
+from atom.sizing.config_schema.value_kinds import Flag, ListOf, Number, Text, Whole
 from atom.sizing.families.reading import Family
 from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint

@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 
 from atom.collectives import peer_buffers
 from atom.collectives.peer_buffers import PeerBuffers
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.values import NormWeight, Pending, Stream
 
 RANKS = 2

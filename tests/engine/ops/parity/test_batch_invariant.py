@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (
     ExpertsWeight,

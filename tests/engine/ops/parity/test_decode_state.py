@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.pinned_ring import RING_ENTRIES, empty_ring
 from atom.model_ops.slots import SlotSampling, SlotTensors
 from tests.engine.ops.inputs import slot_tensors

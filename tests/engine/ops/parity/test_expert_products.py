@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.values import LinearWeight
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.op_names import FUSED_OPS, OPS
 from atom.model_ops.self_check.agreement import SLACK, TOLERANCE
 from atom.model_ops.values import AttentionShape, LinearWeight, NormWeight, Rotary, Stream

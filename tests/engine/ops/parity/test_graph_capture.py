@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation
-from atom.model_ops.backends.interface import Backend, SamplingTensors
+from atom.model_ops.backends.backend import Backend
+from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import ExpertsWeight, LinearWeight, NormWeight, RouterWeight, Stream
 from tests.engine.ops.inputs import paged_case

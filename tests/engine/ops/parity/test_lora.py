@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.backends.interface import Ops
 from atom.model_ops.values import LinearWeight, LoraWeight, NormWeight, Stream
 from atom.utils.forward_context import LoraTokens
 from tests.engine.ops.inputs import assert_rows_agree

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.torch_ref import pages as reference_pages
 from atom.model_ops.page_table import PageTable
 

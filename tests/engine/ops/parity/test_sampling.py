@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend, LogitFilters, SamplingTensors
+from atom.model_ops.backends.backend import Backend
+from atom.model_ops.backends.interface import LogitFilters, SamplingTensors
 
 gpu = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

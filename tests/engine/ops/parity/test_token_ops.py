@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.values import LinearWeight, NormWeight, Stream
 from tests.engine.ops.inputs import assert_rows_agree

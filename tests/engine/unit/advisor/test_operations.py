@@ -19,7 +19,7 @@ from atom.sizing import (
     valid_tensor_parallel_sizes,
 )
 from atom.sizing.cards import Precision
-from atom.sizing.weights import token_elements
+from atom.sizing.weights.layer_matrices import token_elements
 from benchmarks.workloads.shapes import SHAPES
 
 MODELS = {

@@ -17,7 +17,7 @@ from atom.model_ops.placement import Placement
 from atom.sizing import ModelFacts
 from atom.sizing.layers import Stacking
 from atom.sizing.projection import Projection
-from atom.sizing.weights import projections
+from atom.sizing.weights.layer_matrices import projections
 from tests.engine.ops.inputs import FLOAT32
 
 EXPERTS, HIDDEN, INNER = 3, 10, 8

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends import load_backend, resolve_ops
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.codes import to_fnuz
 from atom.model_ops.values import WeightFormat

@@ -20,7 +20,7 @@ from atom.model_ops.quantised.sorted_inputs import sort_inputs
 from atom.sizing import ModelFacts
 from atom.sizing.projection import Projection
 from atom.sizing.quantization.config import read_quantization
-from atom.sizing.weights import stored_projections
+from atom.sizing.weights.layer_matrices import stored_projections
 from tests.engine.ops.inputs import FLOAT32
 from tests.support.models.quantised_checkpoint import LAYOUTS, Layout
 

@@ -12,7 +12,7 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.parallel import Ranks
 from atom.sizing import ModelFacts
 from atom.sizing.projection import Projection
-from atom.sizing.weights import projections
+from atom.sizing.weights.layer_matrices import projections
 from tests.engine.ops.inputs import FLOAT32
 
 FACTS = ModelFacts.from_hf_config(

@@ -14,7 +14,7 @@ import numpy as np
 
 from atom.model_engine.batch import ScheduledBatch
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import token_elements
+from atom.sizing.weights.layer_matrices import token_elements
 
 _TOKENS = (64, 128, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
 _DECODES = (0, 16, 64, 256)

@@ -29,7 +29,7 @@ from atom.model_ops.backends.aiter_ops.mla import MLAAttention
 from atom.model_ops.backends.aiter_ops.requirements import functions_of
 from atom.model_ops.backends.aiter_ops.rope_store import RopeStore
 from atom.model_ops.backends.aiter_ops.routing import Router
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import OpCase
 from atom.utils import device
 

@@ -13,8 +13,8 @@ from functools import partial
 import torch
 
 from atom.model_ops.backends import triton_ops
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.draft_ops import draft_ops_of
-from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.tree_sums import join_by_tree
 from atom.model_ops.values import WeightFormat

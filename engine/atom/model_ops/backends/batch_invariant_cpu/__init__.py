@@ -8,9 +8,9 @@ torch's. The backend is built from parts of other backends, which do not know it
 
 from __future__ import annotations
 
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.batch_invariant_cpu import experts, linear, logit_filters, mla
 from atom.model_ops.backends.draft_ops import draft_ops_of
-from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu import reasons_against as reasons_against_native
 from atom.model_ops.backends.native_cpu.library import why_not

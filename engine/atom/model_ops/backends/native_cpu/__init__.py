@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.activations import Activation
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.expert_choice import router
 from atom.model_ops.backends.grouped_experts import grouped_experts
-from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu.library import why_not
 from atom.model_ops.backends.op_case import OpCase

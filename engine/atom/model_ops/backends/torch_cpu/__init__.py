@@ -7,9 +7,9 @@ operations that it lacks.
 
 from __future__ import annotations
 
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.expert_choice import router
 from atom.model_ops.backends.grouped_experts import grouped_experts
-from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.torch_cpu import (
     attention,
     delta_net,

@@ -6,8 +6,8 @@ into a graph.
 
 from __future__ import annotations
 
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.draft_ops import draft_ops_of
-from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.logit_filters import filter_logits
 from atom.model_ops.backends.torch_ref import (
     attention,

@@ -20,7 +20,8 @@ from atom.model_ops.compressed_attention import (
     CompressedTokens,
     EntryWeight,
 )
-from atom.model_ops.values import IndexShape, Rotary
+from atom.model_ops.index_values import IndexShape
+from atom.model_ops.values import Rotary
 from atom.sizing.overheads import MOST_ENTRY_SCORES
 from atom.utils.forward_context import AttentionMetaData
 

@@ -12,16 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.torch_ref.attention import rotate_first
+from atom.model_ops.index_values import IndexCache, SpanIndexShape, SpanTokens
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.quantised.cached_latents import gather_index_keys, store_index_keys
-from atom.model_ops.values import (
-    AttentionShape,
-    IndexCache,
-    LayerCache,
-    Rotary,
-    SpanIndexShape,
-    SpanTokens,
-)
+from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.sizing.overheads import MOST_ENTRY_SCORES
 from atom.utils.forward_context import AttentionMetaData
 

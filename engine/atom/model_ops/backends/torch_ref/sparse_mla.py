@@ -10,21 +10,13 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.torch_ref.attention import rotate_first
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
 from atom.model_ops.quantised.cached_latents import (
     gather_entries,
     gather_index_keys,
     store_index_keys,
 )
-from atom.model_ops.values import (
-    IndexCache,
-    IndexShape,
-    IndexTokens,
-    LatentCache,
-    LatentShape,
-    LatentTokens,
-    LinearWeight,
-    Rotary,
-)
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
 _ELEMENTS = 2**24  # of temporaries, about

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from atom.model_ops.backends.backend import Backend, WarmupCompile
 from atom.model_ops.backends.draft_ops import draft_ops_of
-from atom.model_ops.backends.interface import Backend, WarmupCompile
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.routing import Scoring

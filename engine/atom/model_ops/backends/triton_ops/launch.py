@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import triton
 
-from atom.model_ops.values import IndexCache, LatentCache, LayerCache
+from atom.model_ops.index_values import IndexCache
+from atom.model_ops.values import LatentCache, LayerCache
 
 # Multiprocessors that the interpreter pretends to have: enough to take every path of a decision.
 _INTERPRETED_UNITS = 4

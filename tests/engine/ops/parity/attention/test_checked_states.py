@@ -15,8 +15,9 @@ from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.runner.self_check import check_batches, check_blocks
 from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_ops.backends import ResolvedOps
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.backends.interface import Ops
 from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens, DeltaWeight
 from atom.model_ops.self_check.shadowed_ops import ShadowedOps
 from atom.model_ops.values import NormWeight

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from tests.engine.ops.reference_answers import assert_reference_answers
 from tests.support.models.tiny_model import make_tiny_checkpoint
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.compressed_attention import (
     CompressedCache,
     CompressedLayer,
@@ -20,7 +20,8 @@ from atom.model_ops.compressed_attention import (
     CompressedTokens,
     EntryWeight,
 )
-from atom.model_ops.values import IndexShape, NormWeight, Rotary
+from atom.model_ops.index_values import IndexShape
+from atom.model_ops.values import NormWeight, Rotary
 from atom.sizing.mask_rule import sliding_window
 from atom.utils.forward_context import AttentionMetaData
 

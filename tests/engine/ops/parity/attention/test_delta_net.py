@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.linear_attention import (
     ConvWeight,
     DeltaNetWeight,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import OpCase
 from atom.model_ops.quantised.cached_heads import gather_heads, quantise_heads
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
 from atom.utils.forward_context import AttentionMetaData

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.triton_ops.attention import gqa
 from atom.model_ops.backends.triton_ops.attention.long_chunks import chunk_attention, is_for_library
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.self_check.agreement import SLACK
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, NormWeight, Rotary
 from atom.utils.forward_context import EqualPrompts, PromptPlan

@@ -8,18 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import OpCase
+from atom.model_ops.index_values import IndexCache
 from atom.model_ops.quantised.cached_heads import quantise_heads
 from atom.model_ops.quantised.cached_latents import gather_entries, gather_index_keys
-from atom.model_ops.values import (
-    IndexCache,
-    LatentCache,
-    LatentShape,
-    LatentTokens,
-    NormWeight,
-    Rotary,
-)
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, NormWeight, Rotary
 from atom.utils.device import native_fp8
 from tests.engine.ops.inputs import assert_rows_agree
 from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.self_check.agreement import SLACK
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
 from tests.engine.ops.inputs import assert_rows_agree

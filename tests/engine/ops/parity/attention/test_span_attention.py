@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
-from atom.model_ops.values import IndexCache, Rotary, SpanIndexShape, SpanTokens
+from atom.model_ops.backends.backend import Backend
+from atom.model_ops.index_values import IndexCache, SpanIndexShape, SpanTokens
+from atom.model_ops.values import Rotary
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
 
 ROWS = [(30, 1), (5, 1), (64, 1), (9, 9), (50, 13)]

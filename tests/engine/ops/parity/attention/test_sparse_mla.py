@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
-from atom.model_ops.values import IndexCache, IndexShape, IndexTokens, LatentShape, Rotary
+from atom.model_ops.backends.backend import Backend
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
+from atom.model_ops.values import LatentShape, Rotary
 from atom.utils.forward_context import AttentionMetaData
 from tests.engine.ops.inputs import assert_rows_agree
 from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.triton_ops.attention import sparse_mla
 from tests.engine.ops.inputs import assert_rows_agree
 from tests.engine.ops.mla_inputs import latent_case

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.model_ops.self_check.agreement import SLACK, STATES_SLACK
 from atom.sizing.states import DeltaShape, SsdShape

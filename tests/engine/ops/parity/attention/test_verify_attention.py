@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import LayerShapes, OpCase
 from atom.sizing.mask_rule import chunked, sliding_window
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, in_runs, paged_case, poison

@@ -14,7 +14,7 @@ if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from atom.model_ops.activations import Activation
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.triton_ops import xcd_order
 from atom.model_ops.backends.triton_ops.compile.tuning import SplitKConfig
 from atom.model_ops.backends.triton_ops.gemm import measured_tiles

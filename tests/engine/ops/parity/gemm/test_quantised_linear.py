@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.op_case import ExpertsCase, OpCase
 from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from tests.engine.ops.inputs import assert_rows_agree
 
 if find_spec("triton") is None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation, ClampedSiLU, ClampedSwiGLU, Gating
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.self_check.agreement import SLACK

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from atom.model_ops.activations import Activation, ClampedSwiGLU, Gating
+from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.op_names import FUSED_OPS
 from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.quantised.quantise import quantise

@@ -19,7 +19,7 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import load_part
 from atom.model_ops.backends.triton_ops.attention.split_kv import split_length
 from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes
-from atom.model_ops.values import IndexCache, IndexShape, IndexTokens
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
 from atom.utils.forward_context import AttentionMetaData
 
 _BLOCK_N = 64  # keys of a tile

@@ -14,7 +14,8 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.attention.mla_store import rotated, store_halves
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_scale, quantise_head
 from atom.model_ops.backends.triton_ops.launch import fp8_limit, next_power_of_2
-from atom.model_ops.values import IndexCache, IndexShape, IndexTokens, Rotary
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
+from atom.model_ops.values import Rotary
 
 _HEADS = 16  # of a program, at most
 

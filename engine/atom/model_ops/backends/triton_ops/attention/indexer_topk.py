@@ -16,7 +16,7 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention.indexer_scores import Piece
 from atom.model_ops.backends.triton_ops.ordered_keys import ordered_key
-from atom.model_ops.values import IndexShape
+from atom.model_ops.index_values import IndexShape
 from atom.utils.forward_context import AttentionMetaData
 
 # Scores that a pass takes at once; in the interpreter fewer, for less to compute.

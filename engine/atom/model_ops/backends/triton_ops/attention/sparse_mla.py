@@ -16,16 +16,8 @@ from atom.model_ops.backends.triton_ops.attention.indexer_store import store_ind
 from atom.model_ops.backends.triton_ops.attention.indexer_topk import index_select
 from atom.model_ops.backends.triton_ops.attention.mla import by_head, up_by_head
 from atom.model_ops.backends.triton_ops.attention.sparse_mla_decode import sparse_mla_decode
-from atom.model_ops.values import (
-    IndexCache,
-    IndexShape,
-    IndexTokens,
-    LatentCache,
-    LatentShape,
-    LatentTokens,
-    LinearWeight,
-    Rotary,
-)
+from atom.model_ops.index_values import IndexCache, IndexShape, IndexTokens
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.sizing.overheads import MOST_SCORES
 from atom.utils.forward_context import AttentionMetaData
 
