@@ -7,7 +7,9 @@ Copies are those of an 8B model's cache (36 layers, 8 KV heads of 128, bfloat16)
 the engine runs, beside what a pinned copy of 1 GiB reaches; `decode` is the memory traffic of 64
 rows of that model in a graph, alone and beside a stream of loads and stores. `agents` are
 conversations that take turns on a device cache that is too small, random weights; `same` compares
-the greedy tokens of `--reproducible` engines. `--device cpu --tiny` shows that all parts run.
+the greedy tokens of `--reproducible` engines. `--queue-mib 256` bounds the pages of a step that are
+written at once, of which there is place for all otherwise. `--device cpu --tiny` shows that all
+parts run.
 Prints a row for each figure; the last line is one JSON object.
 """
 
@@ -31,6 +33,7 @@ from atom.model_engine.page_moves import Move
 from atom.model_engine.runner.pages.host_tier import RankTier
 from atom.model_ops.backends.page_ops import page_ops
 from atom.model_ops.page_table import PageTable
+from atom.sizing import host_tier
 from atom.sizing.host_tier import HostTier
 from atom.utils.device import Device, detect_device
 from benchmarks.workloads.agent_turns import Agents, same_tokens, with_and_without
@@ -267,9 +270,12 @@ def main() -> int:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-8b", help="of agents")
     parser.add_argument("--turns", type=int, help="of an agent")
     parser.add_argument("--write", choices=("back", "through"), default="through")
+    parser.add_argument("--queue-mib", type=int, help="of pages that are written at once")
     parser.add_argument("--tiny", action="store_true", help="small sizes, which show that it runs")
     args = parser.parse_args()
     device = detect_device(args.device)
+    if args.queue_mib:
+        host_tier.MOST_QUEUE_BYTES = args.queue_mib << 20
     summary: dict[str, float | str] = {"device": device.name}
 
     def tell(figures: Iterator[tuple[str, float]]) -> None:

@@ -12,9 +12,10 @@ it whole, and divided, where the first computes every long prompt and the second
 both producer and consumer, so nothing but the requests changes. No server: times are those at which
 a step was done. Prints the figures of each way as a JSON line. Several numbers behind `--long` are
 several loads; `--spread` begins to measure once the streams are at unlike places of their answers;
-with `--engines 1` one engine answers everything whole. `--same` compares greedy answers of
-reproducible engines: divided ones with the whole ones of each engine, these with each other, and
-divided ones with divided ones. So the counts tell a fault of the transfer from one of an engine.
+with `--engines 1` one engine answers everything whole; `--way` leaves the other way out. `--same`
+compares greedy answers of reproducible engines: divided ones with the whole ones of each engine,
+these with each other, and divided ones with divided ones. So the counts tell a fault of the
+transfer from one of an engine.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--max-step-seconds", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each way")
     parser.add_argument("--same", type=int, default=0, help="answers to compare")
+    parser.add_argument("--way", nargs="+", default=list(Way), choices=list(Way))
     return parser
 
 
@@ -115,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Load(args.steady, long, *sizes, vocabulary, args.seconds, args.spread)
         for long in (args.long if args.seconds else ())
     ]
-    ways = list(Way)[: args.engines]
+    ways = [Way(each) for each in args.way][: args.engines]
     dice = random.Random(_SEED)
     with tempfile.TemporaryDirectory() as folder:
         write = write_shape if args.load_dummy else write_checkpoint

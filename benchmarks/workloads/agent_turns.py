@@ -158,12 +158,10 @@ def played(folder: Path, device: str, agents: Agents, **options: Any) -> Played:
 
 
 def with_and_without(folder: Path, device: str, agents: Agents) -> Iterator[tuple[str, float]]:
-    """Yield the figures of agents with the tier, without it, and their ratios."""
-    runs = {
-        "tier": played(folder, device, agents, **agents.tier),
-        "none": played(folder, device, agents),
-    }
-    for name, run in runs.items():
+    """Yield the figures of agents with the tier, without it, and their ratios, each once known."""
+    runs: dict[str, Played] = {}
+    for name, options in (("tier", agents.tier), ("none", {})):
+        run = runs[name] = played(folder, device, agents, **options)
         yield f"agents_{name}_requests_per_s", len(run.answers) / run.seconds
         yield f"agents_{name}_mean_ttft_s", float(np.mean(run.first_seconds))
         yield f"agents_{name}_computed_tokens", run.computed

@@ -14,9 +14,7 @@ import torch
 
 from atom.collectives.group import Group
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
-
-# Leaves of a divided matrix: up to so many ranks give the same result.
-LEAVES = 4
+from atom.sizing.reproducibility import LEAVES
 
 Norm = Callable[[Stream, NormWeight], tuple[torch.Tensor, Stream]]
 

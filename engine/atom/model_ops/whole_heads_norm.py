@@ -14,9 +14,10 @@ from torch import nn
 
 from atom.model_ops.linear import Build
 from atom.model_ops.placement import Placement
-from atom.model_ops.tree_sums import LEAVES, sum_by_halves, tree_sum
+from atom.model_ops.tree_sums import sum_by_halves, tree_sum
 from atom.model_ops.values import NormWeight
 from atom.sizing.projection import Projection
+from atom.sizing.reproducibility import LEAVES
 
 
 class WholeHeadsNorm(nn.Module):

@@ -14,8 +14,10 @@ from atom.sizing.kv_layout import KvLayout
 
 GIB = 1024**3
 # Pages on their way to the host: enough that copies keep the bus busy, and at least 64 however
-# large a page is. On a GPU each has a place in a staging buffer.
+# large a page is. On a GPU each has a place in a staging buffer. What one step computes has to be
+# on its way at once, since the core hears of the end of copies once a step.
 _QUEUE_BYTES = 256 << 20
+MOST_QUEUE_BYTES = 1536 << 20
 _LEAST_QUEUE_PAGES = 64
 _LEAST_QUEUE_STATES = 2
 
@@ -24,7 +26,7 @@ _LEAST_QUEUE_STATES = 2
 class HostTier:
     """The tier of one copy of the model. num_pages, num_states: rows for blocks and for checkpoints
     of states; page_bytes, state_bytes: of a row on one of the `ranks`; tokens: of sequences of the
-    full length that fill the pages."""
+    full length that fill the pages; step_pages: that one step computes at most."""
 
     num_pages: int
     page_bytes: int
@@ -32,6 +34,7 @@ class HostTier:
     state_bytes: int
     ranks: int
     tokens: int
+    step_pages: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -43,11 +46,24 @@ class HostTier:
     def queue_sizes(self) -> tuple[int, int]:
         """Return the most pages of blocks, and of checkpoints, that are written at once: of half of
         the rows, since those that are being written evict others."""
-        pages = max(_LEAST_QUEUE_PAGES, _QUEUE_BYTES // self.page_bytes)
+        of_a_step = min(self.step_pages, MOST_QUEUE_BYTES // self.page_bytes)
+        pages = max(self.piece_pages, min(of_a_step, -(-self.num_pages // 2)))
         states = 0
         if self.num_states:
             states = max(_LEAST_QUEUE_STATES, _QUEUE_BYTES // self.state_bytes)
-        return min(pages, -(-self.num_pages // 2)), min(states, -(-self.num_states // 2))
+        return pages, min(states, -(-self.num_states // 2))
+
+    @property
+    def piece_pages(self) -> int:
+        """Return the pages that keep the bus busy in one direction."""
+        pages = max(_LEAST_QUEUE_PAGES, _QUEUE_BYTES // self.page_bytes)
+        return min(pages, -(-self.num_pages // 2))
+
+    @property
+    def staging_bytes(self) -> int:
+        """Return the bytes of the buffers of a GPU between the cache and the host, both ways."""
+        pages, states = self.queue_sizes
+        return (pages + self.piece_pages) * self.page_bytes + 2 * states * self.state_bytes
 
 
 def host_tier(

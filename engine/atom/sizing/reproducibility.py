@@ -13,6 +13,11 @@ from dataclasses import dataclass
 
 from atom.sizing.attention.kinds import EntriesAttention, GroupedAttention, LatentAttention
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.projection import Split
+from atom.sizing.weights.layer_matrices import projections
+
+# Leaves of a sum over a matrix's inputs: up to so many ranks add them up in the same tree.
+LEAVES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,30 @@ def reproducible_problems(facts: ModelFacts, asked: ReproducibleOptions) -> tupl
     """List the settings that prevent reproducible answers, each with the option to drop; empty if
     there are none."""
     return (*_of_options(asked), *_of_model(facts, asked))
+
+
+def order_of_sums(facts: ModelFacts, ranks: int, gpu: str) -> str:
+    """Name the order in which reproducible ranks sum up. If the names of two engines of the same
+    model are equal, both compute the same bits of a KV cache, whatever their numbers of ranks. gpu:
+    the kind of device, empty for a CPU. Different kinds of GPUs have different bits, and the orders
+    of one rank and of several GPUs have not been proven equal."""
+    if not gpu and ranks in (1, 2, LEAVES) and _has_leaves(facts):
+        return "tree"
+    own = f"{ranks} rank{'s' if ranks > 1 else ''}"
+    return f"{own} of {gpu}" if gpu else own
+
+
+def _has_leaves(facts: ModelFacts) -> bool:
+    """Return whether all sums that ranks share have equal leaves: experts have none."""
+    layers = [alike.layer for alike in facts.layer_counts]
+    if any(layer.mlp.experts is not None for layer in layers):
+        return False
+    matrices = (
+        matrix
+        for layer in layers
+        for matrix in projections(layer, facts.hidden_size, facts.experts_block)
+    )
+    return all(each.columns % LEAVES == 0 for each in matrices if each.split is Split.INPUTS)
 
 
 def _of_options(asked: ReproducibleOptions) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from atom.sizing.options.beside_transfer import BesideTransfer, transfer_problems
 from atom_operator import constants
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.disaggregation import DisaggregationSpec
+from atom_operator.api.v1alpha1.disaggregation import DisaggregationSpec, RoleSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem, ObjectKey
 
@@ -35,6 +35,7 @@ def roles_go_with_the_rest(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
         )
     if divided.prefill is not None:
         yield from _numbers(spec, divided)
+        yield from _sums(spec, divided.prefill, divided.decode)
 
 
 def _routes(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
@@ -79,6 +80,30 @@ def _numbers(spec: AtomDeploymentSpec, divided: DisaggregationSpec) -> Iterator[
                 f"{field}.{name}",
                 "a prefill pod keeps pages until they are read, so this does not measure its load; "
                 "set targetWaitingRequests",
+            )
+
+
+def _sums(
+    spec: AtomDeploymentSpec, prefill: RoleSpec, decode: RoleSpec | None
+) -> Iterator[FieldProblem]:
+    """Yield the fields by which reproducible engines of the two roles sum up in orders that differ:
+    they would exchange no page (atom.sizing.reproducibility)."""
+    if not spec.engine.reproducible or spec.accelerator.type == "cpu":
+        return
+    for place, field, whole in (
+        ("parallelism", "tensor", spec.parallelism.tensor or 1),
+        ("accelerator", "product", spec.accelerator.product),
+    ):
+        asked, own = (
+            getattr(getattr(role, place, None), field, None) or whole for role in (prefill, decode)
+        )
+        if asked != own:
+            yield FieldProblem(
+                f"{FIELD}.prefill.{place}.{field}",
+                f"{asked} differs from {own} of the decode pods, and their reproducible engines "
+                f"would sum up in another order; give both roles one {field}, or drop "
+                "spec.engine.reproducible",
+                Reason.UNSUPPORTED_BY_ENGINE,
             )
 
 

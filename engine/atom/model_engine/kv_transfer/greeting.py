@@ -25,6 +25,8 @@ _REMEDIES = {
     "block_size": "give both the same --block-size",
     "block_order": "choose the same attention backend for both (--backend)",
     "reproducible": "give --reproducible to both or to neither",
+    "order_of_sums": "give both the same --tensor-parallel-size and kind of device, or "
+    "neither --reproducible",
     "transports": "allow tcp on both, or run both on one host (transport of --kv-transfer-config)",
 }
 _SAME_MODEL = "serve the same model, revision and weights on both sides"

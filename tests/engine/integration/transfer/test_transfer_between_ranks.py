@@ -32,6 +32,11 @@ class Kind:
 
 _SIZES = {"extra": {"vocab_size": 512}}
 _HEADS = {"heads": 8, "kv_heads": 4, **_SIZES}
+# Of which reproducible ranks sum up in an order that one rank has not.
+_UNLIKE_SUMS = {
+    "experts": Kind("qwen3_moe", {"reproducible": True}, _HEADS),
+    "inputs of no leaves": Kind("qwen3", {"reproducible": True}, {**_HEADS, "intermediate": 66}),
+}
 _KINDS = {
     "dense": Kind("qwen3", {}, _HEADS),
     "dense, fp8": Kind("qwen3", {"kv_cache_dtype": "fp8"}, _HEADS),
@@ -102,6 +107,28 @@ def test_tokens_are_those_of_one_engine(
                 assert answer.outcome.result is TransferResult.TRANSFERRED, answer
                 moved += answer.outcome.tokens
         assert moved > 4 * BLOCK_TOKENS
+        pair.turn_until(lambda: pair.held_blocks() == (0, 0), "both engines hold no block")
+    finally:
+        pair.close()
+
+
+@pytest.mark.parametrize("name", _UNLIKE_SUMS)
+def test_pages_of_another_order_of_sums_are_refused(
+    group_of: RankGroups, name: str, tmp_path: Path
+) -> None:
+    """An answer must not depend on where its prompt was computed, to the bits of its
+    log-probabilities."""
+    kind = _UNLIKE_SUMS[name]
+    model = make_tiny_checkpoint(tmp_path / "model", kind.architecture, **kind.checkpoint)
+    pair = TransferPair(model, ranks=(group_of(2), None), **kind.options)
+    try:
+        asked = mixed_requests(pair.producer.config.model.vocab_size, _NEW_TOKENS)
+        for prompt, params in asked[:6]:
+            expected = pair.answered_whole(prompt, params, pair.consumer)
+            answer = pair.decode(prompt, params, pair.prefill(prompt, params))
+            assert answer.tokens == expected, params
+            if answer.outcome is not None:
+                assert answer.outcome.result is not TransferResult.TRANSFERRED, answer
         pair.turn_until(lambda: pair.held_blocks() == (0, 0), "both engines hold no block")
     finally:
         pair.close()

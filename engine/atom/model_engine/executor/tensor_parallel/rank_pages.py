@@ -48,6 +48,7 @@ class RankPages:
     def read(self, group: int, block_ids: Sequence[int]) -> list[bytes | memoryview]:
         """Return the pages of blocks, in this order; waits for the slowest rank's step."""
         pages: list[bytes | memoryview] = []
+        self._shared.wait(self._number)  # a rank may still take the pages of an earlier write
         for part in self._parts(group, block_ids):
             self._call(group, part, is_read=True)
             self._shared.wait(self._number)

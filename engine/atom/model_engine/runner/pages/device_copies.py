@@ -37,10 +37,12 @@ _PIECES = 4  # of a staging buffer that are under way to the device at once
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The most pages of blocks, and of checkpoints, that are copied from the device at once."""
+    """The most pages of blocks, and of checkpoints, that are copied from the device at once. loads:
+    pages of blocks of the buffer to the device."""
 
     pages: int
     states: int
+    loads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class DeviceCopies:
         shape = memory.shape
         self._out = _Ring(staging.pages, shape.page_bytes, self._device)
         self._out_states = _Ring(staging.states, shape.state_bytes, self._device)
-        self._in = _Pieces(staging.pages, shape.page_bytes, self._device)
+        self._in = _Pieces(staging.loads, shape.page_bytes, self._device)
         self._in_states = _Pieces(staging.states, shape.state_bytes, self._device)
         self._pinned = _pin(memory)
         self._storing, self._loading, self._filling = (_stream(self._device) for _ in range(3))

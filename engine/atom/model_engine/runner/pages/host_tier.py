@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import psutil
 
@@ -77,11 +78,7 @@ class RankTier:
     @property
     def staging_bytes(self) -> int:
         """Return the device memory of the buffers between the cache and the host."""
-        if not self._device.is_gpu:
-            return 0
-        queue_pages, states = self._shape.queue_sizes
-        shape = self._shape
-        return 2 * (queue_pages * shape.page_bytes + states * shape.state_bytes)
+        return self._shape.staging_bytes if self._device.is_gpu else 0
 
     def report(self) -> HostTierReport:
         """Report the tier to the core and to people."""
@@ -104,7 +101,7 @@ class RankTier:
         if not self._device.is_gpu:
             self._copies = PageCopies(tables, self._memory, ops, clock)
             return
-        staging = Staging(*self._shape.queue_sizes)
+        staging = Staging(*self._shape.queue_sizes, self._shape.piece_pages)
         self._copies = DeviceCopies(tables, self._memory, ops, clock, staging)
 
     def _sums(self, tables: Sequence[PageTable], num_groups: int) -> PageSums:
@@ -215,7 +212,8 @@ def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> 
             f"{flag}: the host has {free / GIB:.1f} GiB left; give at most "
             f"{int(free * 0.9 / GIB * 10) / 10:g}"
         )
-    return shape
+    blocks = config.scheduler.max_num_batched_tokens // block_size
+    return replace(shape, step_pages=blocks * len(layout.groups))
 
 
 def open_tier(

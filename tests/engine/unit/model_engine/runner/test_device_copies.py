@@ -97,7 +97,7 @@ class Side:
 
 @pytest.fixture
 def sides() -> Iterator[tuple[Side, Side]]:
-    made = Side(PageCopies, Staging(0, 0)), Side(DeviceCopies, Staging(17, 5))
+    made = Side(PageCopies, Staging(0, 0, 0)), Side(DeviceCopies, Staging(17, 5, 9))
     yield made
     for side in made:
         side.copies.close()
