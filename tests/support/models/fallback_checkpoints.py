@@ -76,3 +76,20 @@ def make_fallback_checkpoint(
                 parameter.copy_(0.6 + 0.2 * noise)
     model.save_pretrained(folder)
     return folder
+
+
+def published_model(folder: Path, architecture: str) -> transformers.PreTrainedModel:
+    """Load a checkpoint as transformers itself computes it, in float32, with a mask of padding.
+
+    transformers 5.17 computes VaultGemmaForCausalLM without its bound of scores unless attention is
+    "eager", and MoshiForCausalLM lets tokens attend to later ones if there is no mask."""
+    model: transformers.PreTrainedModel = getattr(transformers, architecture).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+
+    def masked(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        ids = named["input_ids"] if "input_ids" in named else args[0]
+        return args, {"attention_mask": torch.ones_like(ids), **named}
+
+    model.register_forward_pre_hook(masked, with_kwargs=True)
+    return model

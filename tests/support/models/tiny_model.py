@@ -7,11 +7,13 @@ Weights are random but not close to zero, so that greedy continuations vary with
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from tests.support.models.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
 
@@ -182,6 +184,9 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 40},
 }  # fmt: skip
 
+# Whose windows and whole layers have rotations of their own.
+_ROTATIONS_BY_KIND = ("gemma3", "olmo3")
+
 # Whose own defaults of scales would leave nothing of a tiny model's differences.
 _SCALED: dict[str, dict[str, Any]] = {
     "granite": {
@@ -266,6 +271,8 @@ def make_tiny_checkpoint(
     }
     model = _build(architecture, settings, seed).to(dtype)
     _save(model, folder, shards)
+    if architecture == "minimax_m3":
+        _name_dense_layers(folder)
     if classic_config:
         _respell_config(folder / "config.json")
     _write_generation_config(folder, end_ids, generation or {})
@@ -288,6 +295,9 @@ def _build(
             settings = {"mlp_bias": settings["attention_bias"], **settings}
         elif architecture in ("qwen2", "qwen3"):
             settings = {"use_sliding_window": False, **settings}
+        elif architecture in _ROTATIONS_BY_KIND:
+            if "rope_theta" in settings["rope_parameters"]:
+                settings = {**settings, "rope_parameters": None}
         elif architecture in _SCALED:
             settings = {**_SCALED[architecture], **settings}
         elif architecture.startswith(("qwen3_next", "qwen3_5")):
@@ -352,6 +362,16 @@ def _name_as_published() -> None:
     conversion_mapping.register_checkpoint_conversion_mapping(
         "minimax_m3_vl_text", own, overwrite=True
     )
+
+
+def _name_dense_layers(folder: Path) -> None:
+    """Give dense layers their published names: transformers 5.17 writes those of experts."""
+    for file in folder.glob("*.safetensors"):
+        tensors = {
+            re.sub(r"block_sparse_moe\.((gate|up|down)_proj\.)", r"mlp.\1", name): tensor
+            for name, tensor in load_file(file).items()
+        }
+        save_file(tensors, file, metadata={"format": "pt"})
 
 
 def _save(model: transformers.PreTrainedModel, folder: Path, shards: int) -> None:

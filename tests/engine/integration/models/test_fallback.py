@@ -32,7 +32,11 @@ from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.families.fallback import FALLBACKS
 from atom.sizing.options.beside_fallback import REFUSED_BESIDE_FALLBACK
 from tests.support.engine_core.core_driver import CoreDriver
-from tests.support.models.fallback_checkpoints import drawn_settings, make_fallback_checkpoint
+from tests.support.models.fallback_checkpoints import (
+    drawn_settings,
+    make_fallback_checkpoint,
+    published_model,
+)
 from tests.support.models.greedy_oracle import GreedyAnswers
 
 NEW_TOKENS = 8
@@ -74,7 +78,7 @@ def test_tokens_and_logits_equal_transformers(
 ) -> None:
     """In chunks, with several rows in a step, with cached prefixes, and alone."""
     folder = make_fallback_checkpoint(tmp_path, architecture)
-    model = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32)
+    model = published_model(folder, architecture)
     driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=4, block_size=16)
     asked = prompts(driver.vocab_size)
     expected = GreedyAnswers(model, asked, NEW_TOKENS)

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from atom.sizing.families.fallback import FALLBACKS
 from tests.support.engine_core.core_driver import CoreDriver
-from tests.support.models.fallback_checkpoints import make_fallback_checkpoint
+from tests.support.models.fallback_checkpoints import make_fallback_checkpoint, published_model
 from tests.support.models.greedy_oracle import GreedyAnswers
 
 pytestmark = [
@@ -27,7 +26,7 @@ PROMPT_LENGTHS = (1, 15, 16, 46, 100)
 def test_tokens_equal_transformers(architecture: str, tmp_path: Path) -> None:
     """In chunks, with several rows in a step, and with cached prefixes."""
     folder = make_fallback_checkpoint(tmp_path, architecture)
-    model = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32)
+    model = published_model(folder, architecture)
     driver = CoreDriver(
         str(folder), device="auto", num_kv_blocks=200, max_num_batched_tokens=48, max_num_seqs=4,
         block_size=16,
