@@ -374,6 +374,16 @@ QUOTA_FILLED: dict[str, tuple[Scene, Steps]] = {
         (("lose_a_node", 3, 100), ("ask_for_an_image", _BAD, 1)),
     ),
 }
+# What a pod reports before its node falls silent: as old as the last report of its kubelet.
+OLD_FAULTS: dict[str, tuple[Scene, Steps]] = {
+    "an image that is missing": (scene(devices=8, nodes=2), (("ask_for_an_image", _TYPO, 200),)),
+    "an engine that ends": (scene(devices=8, nodes=2), (("ask_for_an_image", _BAD, 200),)),
+    "nothing yet": (scene(devices=8, nodes=2), (("ask_for_a_length", 512, 20),)),
+    "a disk on another node": (
+        scene(devices=8, nodes=2, claim="node"),
+        (("lose_a_node", 1, 100), ("delete_and_apply_again", 40)),
+    ),
+}
 # Who may stand against new pods, when old ones have to go first; the last counts those that go.
 REFUSALS: dict[str, tuple[Any, ...]] = {
     "a quota of limits without room": ("limit_by_a_quota", "limits.memory", 0, 100),
@@ -435,6 +445,13 @@ def test_what_serves_stays_while_new_pods_would_be_refused(
     change = ("ask_for_a_length", 512, 1300)
     scene = replace(FULL[where], claimed=claimed)
     assert broken(told(scene, (REFUSALS[who], change))) is None
+
+
+@pytest.mark.parametrize("fault", OLD_FAULTS)
+def test_a_silent_node_is_named_beside_an_older_fault(fault: str) -> None:
+    where, steps = OLD_FAULTS[fault]
+    lost = (("lose_a_node", 0, 1), ("lose_a_node", 1, 400))
+    assert broken(told(where, (*steps, *lost))) is None
 
 
 def test_lives_hold_what_the_documents_promise() -> None:

@@ -82,24 +82,18 @@ def _of_silent_nodes(life: Life, said: str, seconds: float) -> Iterator[str]:
 
 def _silent_since(life: Life, pod: Manifest) -> str | None:
     """Since when a pod does not serve because its node is silent; None of others, and of one that
-    never was ready and goes, or says itself what its kubelet found wrong with it before."""
+    never was ready and goes. A fault that its kubelet found before excuses nothing."""
     node = pod["spec"].get("nodeName")
     if node not in life.state.lost or is_ready(pod) or is_terminal(pod):
         return None
     found = (pod.get("status") or {}).get("containerStatuses") or ()
     ready = condition_of(pod, "Ready") or {}
     if not found or not all(item.get("ready") for item in found):
-        if pod["metadata"].get("deletionTimestamp") or any(map(_explains, found)):
+        if pod["metadata"].get("deletionTimestamp"):
             return None
         ready = condition_of(life.cluster.node(node), "Ready") or {}
     since: str | None = ready.get("lastTransitionTime")
     return since
-
-
-def _explains(container: Manifest) -> bool:
-    """Whether what it waits for, or how it ended, is told by its pod."""
-    waiting = container["state"].get("waiting") or {}
-    return bool(waiting.get("message") or (container.get("lastState") or {}).get("terminated"))
 
 
 def _has_not_begun(pod: Manifest) -> bool:

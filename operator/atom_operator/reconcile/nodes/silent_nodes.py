@@ -2,8 +2,9 @@
 
 If a pod served, the controller of nodes marks it as not ready, so that the pod alone shows it
 (pods/silent_node.py). A pod that was not ready yet seems to be starting, for the five minutes until
-it is given up, and to be ending from then on: its node is asked, if nodes can be read. Called by
-the reconciler.
+it is given up, and to be ending from then on: its node is asked, if nodes can be read. A fault that
+was reported before its node fell silent is as old as the kubelet's last report, and excuses
+nothing: the pod cannot start until the node is back. Called by the reconciler.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from atom_operator.pods.pod_state import time_of
 
 
 async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
-    """Add the pods that have a node, are to end or not ready without a reason, and whose node no
-    longer reports."""
+    """Add the pods that have a node, are to end or not ready, and whose node no longer reports."""
     known = {pod.name for pod in observed.silent}
     begins = [(pod.name, pod.placement.node) for pod in observed.pods if _begins(pod)]
     ends = [(pod.name, pod.node) for pod in observed.leaving]
@@ -35,7 +35,7 @@ async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
 
 
 def _begins(pod: PodState) -> bool:
-    return pod.placement.scheduled and not pod.ready and pod.health.problem is None
+    return pod.placement.scheduled and not pod.ready
 
 
 def _silent(nodes: Nodes) -> Mapping[str, datetime | None]:
