@@ -29,7 +29,7 @@ def accepted_spec(identity: Identity, spec: SpecPlan, profile: Profile | None) -
 
 def revision_specs(identity: Identity, records: Mapping[str, SpecRecord]) -> Iterator[Manifest]:
     """Yield the objects that record the specs of pods other than the workload's: pods that still
-    serve, and the target of a rollback."""
+    serve or may still be made, and the target of a rollback."""
     for revision, record in records.items():
         data = {**_data(record), "revision": revision}
         if record.image is not None:

@@ -212,8 +212,9 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
 
 
 def _revision_specs(records: Iterable[Manifest]) -> dict[str, SpecRecord]:
-    """Return the specs of pods of other revisions than the workload's, by revision."""
-    kept = [item["data"].get(constants.REVISION_SPEC_KEY) for item in records]
+    """Return the specs of other revisions than the workload's, by revision, oldest first."""
+    in_order = sorted(records, key=lambda item: str(item["metadata"].get("creationTimestamp")))
+    kept = [item["data"].get(constants.REVISION_SPEC_KEY) for item in in_order]
     return {str(data["revision"]): _spec_record(data) for data in kept if data is not None}
 
 

@@ -32,6 +32,7 @@ from atom_operator.reconcile.planning import Surroundings
 from atom_operator.validation.parsing import parse_spec
 
 Others = Mapping[str, RevisionInForce]  # by revision, those whose spec is known
+_MOST_WITHOUT_PODS = 3  # whose specs are remembered: as many as the ReplicaSets of a Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +252,19 @@ def revision_that_serves(
 
 
 def specs_to_remember(target: Target, observed: Observed) -> dict[str, SpecRecord]:
-    """Return the specs of existing pods, and of a rollback's target, except those of the pods to
-    run."""
+    """Return the specs of existing pods, of a rollback's target, and of every revision that the
+    workload asked for since it was last complete, except those of the pods to run: a ReplicaSet of
+    such a revision can make pods until its controller has taken them back, also between this look
+    and the write that follows it. Of those without a pod the newest ones are kept."""
+    running, records = observed.deployment, observed.records
     there = [pod.revision for pod in observed.pods if pod.revision is not None]
     if target.last_ready is not None:
         there.append(target.last_ready.name)
+    if running is not None and running.revision is not None:
+        there.append(running.revision)
+    if running is not None and not running.complete:
+        gone = [name for name in records.specs if name not in there]
+        there += gone[-_MOST_WITHOUT_PODS:]
     found = {
         name: record_of(observed, name)
         for name in dict.fromkeys([*there, *observed.serving])

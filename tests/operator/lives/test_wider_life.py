@@ -13,8 +13,9 @@ from tests.support.operator_life.wider import RULES
 
 # 23: a policy engine is down when a pod is to be replaced in its place. 35: a spare pod is kept off
 # by the rules of the pods before it. 65: a fight for the replicas of what was rolled back.
+# 3000201: a pod of a revision that was replaced in the moment in which its ReplicaSet makes it.
 DAILY = (23,)
-MORE = (0, 1, 2, 35, 65)
+MORE = (0, 1, 2, 35, 65, 3000201)
 
 
 def live(seed: int) -> None:
