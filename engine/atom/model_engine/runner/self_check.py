@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,20 +185,27 @@ def _refusal(differences: Sequence[Difference]) -> str:
     for each in differences:
         if each.op not in worst or each.largest > worst[each.op].largest:
             worst[each.op] = each
-    flags = dict.fromkeys(flag for each in worst.values() for flag in _remedy(each))
+    flags = " ".join(f"--op-backend {op}=torch_ref" for op in _remedy(worst.values()))
     return (
-        f"self-check: {'; '.join(map(str, worst.values()))}; use {' '.join(flags)}, or "
+        f"self-check: {'; '.join(map(str, worst.values()))}; use {flags}, or "
         "--self-check=off to start all the same"
     )
 
 
-def _remedy(difference: Difference) -> Iterator[str]:
-    parts = FUSED_OPS.get(difference.op, (difference.op,))
-    part = next((each for each in _CHEAP_PARTS if each in parts), parts[0])
-    together = {part}
-    if load_backend(difference.backend).arranges:
-        together.update(*(pair for pair in PAIRED_OPS if part in pair))
-    yield from (f"--op-backend {op}=torch_ref" for op in sorted(together))
+def _remedy(differences: Iterable[Difference]) -> list[str]:
+    """Return the operations to give to the reference. A fused one is composed of its parts if any
+    of them has another backend, so it needs one only if no part differs itself."""
+    given: dict[str, None] = {}
+    for each in sorted(differences, key=lambda each: len(FUSED_OPS.get(each.op, ()))):
+        parts = FUSED_OPS.get(each.op, (each.op,))
+        if given.keys() & set(parts):
+            continue
+        part = next((name for name in _CHEAP_PARTS if name in parts), parts[0])
+        together = {part}
+        if load_backend(each.backend).arranges:
+            together.update(*(pair for pair in PAIRED_OPS if part in pair))
+        given.update(dict.fromkeys(sorted(together)))
+    return list(given)
 
 
 # ---- steps ------------------------------------------------------------------------------------

@@ -31,19 +31,23 @@ def widened_weight(w: LinearWeight) -> LinearWeight:
     return replace(w, data=data, bias=bias, lora=mapped(w.lora, widened_weight))
 
 
-def mapped(value: Any, weight: Callable[[LinearWeight], LinearWeight]) -> Any:
+def mapped(
+    value: Any,
+    weight: Callable[[LinearWeight], LinearWeight],
+    tensor: Callable[[torch.Tensor], torch.Tensor] = widened,
+) -> Any:
     """Copy a value and the tensors in it; `weight` gives the reference's matrix of each matrix."""
     if isinstance(value, torch.Tensor):
-        return widened(value)
+        return tensor(value)
     if isinstance(value, LinearWeight):
         return weight(value)
     if isinstance(value, dict):
         return {}  # what an operation keeps for later layers
     if isinstance(value, tuple):
-        return tuple(mapped(each, weight) for each in value)
+        return tuple(mapped(each, weight, tensor) for each in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        copies = {name: mapped(part, weight) for name, part in parts.items()}
+        copies = {name: mapped(part, weight, tensor) for name, part in parts.items()}
         changed = {name: copy for name, copy in copies.items() if copy is not parts[name]}
         return replace(value, **changed) if changed else value
     return value

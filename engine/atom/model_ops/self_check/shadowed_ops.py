@@ -87,6 +87,7 @@ class ShadowedOps:
         self._kept_shapes: set[str] = set()
         self._seen: set[tuple[str, str]] = set()
         self._undecided: set[tuple[str, str]] = set()
+        self._shadows: dict[str, Callable[..., Any]] = {}
         self._is_inside = False
         self.differences: list[Difference] = []
         self.held: dict[str, int] = {}
@@ -110,12 +111,12 @@ class ShadowedOps:
     def watching(self, spaces: Sequence[Ops]) -> Iterator[None]:
         """Hold the calls of operations within the context. spaces: the namespaces that layers call
         them by, which share the callables of the resolved one."""
-        shadows = {
+        self._shadows = {
             op: partial(self._call, op, getattr(self._ops, op))
             for op in READERS
             if self._backends.get(op, _REFERENCE) != _REFERENCE
         }
-        with _replaced(self._ops, spaces, shadows):
+        with _replaced(self._ops, spaces, self._shadows):
             yield
         self._originals.clear()
         for op, _ in self._undecided:
@@ -157,13 +158,32 @@ class ShadowedOps:
         self._seen.add(key)
         self._is_inside = True
         try:
-            before = self._copies(op, args)
+            before, same = self._copies(op, args), self._same(op, args)
             out = kernel(*args)
+            faults = len(self.differences)
             if before is not None:
                 self._hold(key, before, (args, out))
+            if len(self.differences) > faults and same is not None:
+                self._is_inside = False
+                self._hold_parts(op, same)
             return out
         finally:
             self._is_inside = False
+
+    def _hold_parts(self, op: str, args: tuple[Any, ...]) -> None:
+        """Compute a fused operation by those that it stands for, each of which is held: if a fault
+        is theirs, it remains when the fused one is avoided."""
+        parts = SimpleNamespace(**{**vars(self._ops), **self._shadows})
+        getattr(ComposedOps(cast(Ops, parts)), op)(*args)
+
+    def _same(self, op: str, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Copy a fused operation's arguments as they are; None if memory does not suffice."""
+        if op not in FUSED_OPS:
+            return None
+        try:
+            return cast(tuple[Any, ...], mapped(args, _unchanged, torch.Tensor.clone))
+        except torch.cuda.OutOfMemoryError:
+            return None
 
     def _copies(self, op: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...] | None:
         """Copy a call's arguments for the reference, and once more for one that rounds the inputs

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 
+from atom.model_ops.backends import ResolvedOps, load_backend
+from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.expert_choice import choose, wide_logits
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.backends.op_names import FUSED_OPS, OPS
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.self_check.agreement import TOLERANCE
 from atom.model_ops.self_check.routing_ties import undecided_tokens
+from atom.model_ops.self_check.shadowed_ops import ShadowedOps
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, RouterWeight, Stream
 
 TOKENS, HIDDEN = 600, 64
@@ -78,3 +86,21 @@ class Layer:
 
     def __init__(self, router: RouterWeight, routing: Routing) -> None:
         self.router, self.routing = router, routing
+
+
+@pytest.mark.parametrize("is_decided_later", [True, False])
+def test_a_call_without_a_token_to_compare_leaves_its_shape_to_the_next(
+    is_decided_later: bool,
+) -> None:
+    reference = SimpleNamespace(**load_backend("torch_ref").operations)
+    composed = ComposedOps(cast(Ops, reference))
+    ops = SimpleNamespace(**{**vars(reference), **{op: getattr(composed, op) for op in FUSED_OPS}})
+    resolved = cast(ResolvedOps, SimpleNamespace(ops=ops, chosen=dict.fromkeys(OPS, "triton")))
+    shadowed = ShadowedOps(resolved, torch.bfloat16, lambda: True)
+    tied, parted = torch.ones(2, HIDDEN), torch.eye(2, HIDDEN)
+    x = torch.eye(1, HIDDEN) + 0.5
+    with shadowed.watching([ops]):
+        for matrix in (tied, parted if is_decided_later else tied):
+            ops.route(x, RouterWeight(LinearWeight(matrix)), Routing(top_k=1))
+    assert shadowed.held == ({"route": 1} if is_decided_later else {})
+    assert list(shadowed.unheld) == ([] if is_decided_later else ["route"])
