@@ -20,8 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.workloads.checkpoints import write_checkpoint
-from benchmarks.workloads.shapes import SHAPES
+from benchmarks.workloads.checkpoints import WRITTEN_SHAPES, write_checkpoint
 
 # What the child says when it has its first token.
 _FIRST_TOKEN = "first token"
@@ -67,7 +66,7 @@ def seconds_to_first_token(model: Path, device: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Start-up to the first token.")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--shape", choices=WRITTEN_SHAPES, default="qwen3-0.6b")
     parser.add_argument("--starts", type=int, default=2)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--answer", metavar="MODEL", help=argparse.SUPPRESS)

@@ -19,8 +19,7 @@ from typing import Any
 
 from atom.errors import ConfigError
 from benchmarks.engines.offline_engine import OfflineEngine
-from benchmarks.workloads.checkpoints import write_checkpoint
-from benchmarks.workloads.shapes import SHAPES
+from benchmarks.workloads.checkpoints import WRITTEN_SHAPES, write_checkpoint
 
 
 def checked_start(shape: str, layers: int | None, options: dict[str, Any]) -> bool:
@@ -39,7 +38,7 @@ def checked_start(shape: str, layers: int | None, options: dict[str, Any]) -> bo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The self-check of a start.")
-    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["qwen3-8b"])
+    parser.add_argument("--shape", nargs="+", choices=WRITTEN_SHAPES, default=["qwen3-8b"])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--kv-cache-dtype", default="auto")

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.peers.offline import add_workload_arguments
 from benchmarks.served import write_tokenizer
-from benchmarks.workloads.checkpoints import write_checkpoint
+from benchmarks.workloads.checkpoints import WRITTEN_SHAPES, write_checkpoint
 from benchmarks.workloads.shapes import SHAPES
 
 OURS = "atom:LLMEngine"
@@ -72,7 +72,7 @@ def ratio(name: str, ours: float, peer: float) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Two engines on one checkpoint.")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--shape", choices=WRITTEN_SHAPES, default="qwen3-0.6b")
     parser.add_argument("--layers", type=int, help="so many of the shape's; all without")
     parser.add_argument("--peer", required=True, help="module:Class, such as vllm:LLM")
     parser.add_argument("--peer-python", default=sys.executable, help="that has the peer")

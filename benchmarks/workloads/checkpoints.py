@@ -36,6 +36,14 @@ _MXFP4_EXPONENT = 127 - 7
 Sizes = dict[str, tuple[int, ...]]
 
 
+def _method(shape: Mapping[str, Any]) -> str:
+    return str(shape.get("quantization_config", {}).get("quant_method", ""))
+
+
+# The shapes whose checkpoints are written here: choices of a benchmark that reads its weights.
+WRITTEN_SHAPES = sorted(name for name, shape in SHAPES.items() if _method(shape) in ("", "mxfp4"))
+
+
 def write_checkpoint(name: str, folder: Path, layers: int | None = None) -> Path:
     """Write config.json and safetensors files in bfloat16, under Hugging Face's names.
 
@@ -68,9 +76,12 @@ def _tensor(name: str, size: tuple[int, ...], device: str) -> torch.Tensor:
 
 def _files(name: str, shape: Mapping[str, Any]) -> Iterator[Sizes]:
     facts = ModelFacts.from_hf_config(shape)
-    method = shape.get("quantization_config", {}).get("quant_method", "")
+    method = _method(shape)
     if method not in ("", "mxfp4"):
-        raise ValueError(f"{name}: checkpoints in {method} are not written here; choose another")
+        raise ValueError(
+            f"{name}: checkpoints in {method} are not written here; choose one of "
+            f"{', '.join(WRITTEN_SHAPES)}"
+        )
     hidden, vocab = facts.hidden_size, facts.vocab_size
     ends: Sizes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     if not facts.tie_word_embeddings:

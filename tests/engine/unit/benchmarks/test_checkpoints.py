@@ -81,3 +81,11 @@ def test_the_engine_runs_what_was_written(
 def test_a_form_that_is_not_written_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checkpoints in awq are not written here"):
         checkpoints.write_checkpoint("qwen3-8b-awq", tmp_path)
+
+
+def test_a_shape_in_another_format_is_refused_with_those_that_are_written(tmp_path: Path) -> None:
+    others = set(checkpoints.SHAPES) - set(checkpoints.WRITTEN_SHAPES)
+    assert others == {"qwen3-8b-awq", "qwen3-8b-gptq-ordered", "qwen3-8b-mxfp4"}
+    for name in others:
+        with pytest.raises(ValueError, match=f"{name}: .* choose one of .*gpt-oss-20b-mxfp4"):
+            checkpoints.write_checkpoint(name, tmp_path)
