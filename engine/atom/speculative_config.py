@@ -7,22 +7,39 @@ unsupported value lists the supported ones. Torch-free; read by the command line
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from atom.errors import ConfigError
-from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
+from atom.sizing.engine_support import LAYER_METHODS, SUPPORTED_DRAFT_METHODS
 from atom.sizing.options.drafting import MOST_DRAFTS, USUAL_DRAFTS
 
 MOST_MATCHED = 64  # tokens that a look-up compares
 _FEWEST_MATCHED, _USUALLY_MATCHED = 1, 8
+_MOST_CACHED, _MOST_FACTOR = 1_000_000, 16.0
 _SUPPORTED = (
-    "methods: ngram (the request's own tokens, with prompt_lookup_min and prompt_lookup_max), mtp "
-    "(the checkpoint's own draft layer) and eagle3 (with model, folder or hub id of what drafts); "
-    "each with num_speculative_tokens and adaptive"
+    "methods: ngram (the request's own tokens, with prompt_lookup_min and prompt_lookup_max), "
+    "suffix (also earlier answers, with suffix_decoding_max_tree_depth, "
+    "suffix_decoding_max_cached_requests, suffix_decoding_max_spec_factor and "
+    "suffix_decoding_min_token_prob), mtp (the checkpoint's own draft layer) and eagle3 (with "
+    "model, folder or hub id of what drafts); each with num_speculative_tokens and adaptive"
 )
+_SUFFIX = "suffix_decoding_"  # how the keys of SuffixOptions begin, as in vLLM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuffixOptions:
+    """Options of method suffix. max_tree_depth: tokens that are matched at most;
+    max_cached_requests: earlier answers that are kept, 0 for none; max_spec_factor: drafts for each
+    matched token, at most; min_token_prob: the least share of the occurrences that continue as a
+    draft does."""
+
+    max_tree_depth: int = 24
+    max_cached_requests: int = 10_000
+    max_spec_factor: float = 1.0
+    min_token_prob: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +47,8 @@ class SpeculativeConfig:
     """Options of speculative decoding. method: who drafts; num_tokens: drafts of a row and step, at
     most; fewest_matched, most_matched: tokens at a row's end that have to occur before, for what
     followed there to be its draft; adaptive: a row carries as many drafts as pay, instead of as
-    many as it may. draft_model: folder or hub id of the checkpoint that drafts, of method
-    eagle3."""
+    many as it may. draft_model: folder or hub id of the checkpoint that drafts, of method eagle3;
+    suffix: of method suffix."""
 
     method: str = "ngram"
     num_tokens: int = USUAL_DRAFTS
@@ -39,11 +56,12 @@ class SpeculativeConfig:
     most_matched: int = _USUALLY_MATCHED
     adaptive: bool = True
     draft_model: str | None = None
+    suffix: SuffixOptions = field(default_factory=SuffixOptions)
 
     @property
     def by_layers(self) -> bool:
         """Return whether layers draft, with their own weights and cache."""
-        return self.method != "ngram"
+        return self.method in LAYER_METHODS
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,6 +71,16 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     adaptive: bool = True
+    suffix_decoding_max_tree_depth: int | None = None
+    suffix_decoding_max_cached_requests: int | None = None
+    suffix_decoding_max_spec_factor: float | None = None
+    suffix_decoding_min_token_prob: float | None = None
+
+    def suffix_options(self) -> dict[str, Any]:
+        """Return the given options of method suffix, as fields of SuffixOptions."""
+        keys = [key for key in self.__struct_fields__ if key.startswith(_SUFFIX)]
+        given = {key.removeprefix(_SUFFIX): getattr(self, key) for key in keys}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def speculative_config(
@@ -110,6 +138,11 @@ def _checked(given: dict[str, Any]) -> SpeculativeConfig:
     _within("num_speculative_tokens", document.num_speculative_tokens, 1, MOST_DRAFTS)
     _within("prompt_lookup_max", most, 1, MOST_MATCHED)
     _within("prompt_lookup_min", least, 1, most)
+    suffix = SuffixOptions(**document.suffix_options())
+    _within(f"{_SUFFIX}max_tree_depth", suffix.max_tree_depth, 1, MOST_MATCHED)
+    _within(f"{_SUFFIX}max_cached_requests", suffix.max_cached_requests, 0, _MOST_CACHED)
+    _within(f"{_SUFFIX}max_spec_factor", suffix.max_spec_factor, 0.1, _MOST_FACTOR)
+    _within(f"{_SUFFIX}min_token_prob", suffix.min_token_prob, 0.0, 1.0)
     return SpeculativeConfig(
         method=method,
         draft_model=document.model,
@@ -117,6 +150,7 @@ def _checked(given: dict[str, Any]) -> SpeculativeConfig:
         fewest_matched=least,
         most_matched=most,
         adaptive=document.adaptive,
+        suffix=suffix,
     )
 
 
@@ -131,6 +165,7 @@ def _check_method(document: _Document) -> None:
     foreign = {
         "model": document.model is not None and document.method != "eagle3",
         "prompt_lookup_min and prompt_lookup_max": looked_up and document.method != "ngram",
+        **{_SUFFIX + name: document.method != "suffix" for name in document.suffix_options()},
     }
     for key, given in foreign.items():
         if given:
@@ -139,6 +174,6 @@ def _check_method(document: _Document) -> None:
             )
 
 
-def _within(name: str, value: int, least: int, most: int) -> None:
+def _within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise ConfigError(f"speculation: {name} must be {least} to {most}, got {value}")

@@ -197,6 +197,7 @@ EAGLE = {
 DRAFTS = {
     "none": (),
     "ngram": (Drafts(method="ngram", tokens=5, acceptance=0.6),),
+    "suffix": (Drafts(method="suffix", tokens=5, acceptance=0.6),),
     "mtp": (Drafts(method="mtp", tokens=2, acceptance=0.7),),
     "eagle3": (
         Drafts(

@@ -12,6 +12,7 @@ from typing import Any
 
 from atom.model_engine.request import LoRARequest
 from atom.model_engine.request_image import RequestImage
+from atom.sizing.engine_support import LAYER_METHODS
 from atom.sizing.kv_layout import NO_SPECULATION, Speculation
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import LoraRoom
@@ -24,9 +25,9 @@ _SPREAD = 2654435761  # Knuth's multiplier: neighbours' adapters have nothing to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafts:
-    """Speculation of an engine. method: ngram, mtp or eagle3; tokens: most drafts of a row and
-    step; acceptance: the chance of a draft whose predecessors were accepted; model, config, facts:
-    of the draft model of eagle3, as a manifest names it."""
+    """Speculation of an engine. method: who drafts; tokens: most drafts of a row and step;
+    acceptance: the chance of a draft whose predecessors were accepted; model, config, facts: of the
+    draft model of eagle3, as a manifest names it."""
 
     method: str
     tokens: int
@@ -38,7 +39,7 @@ class Drafts:
     @property
     def by_layers(self) -> bool:
         """Return whether layers draft, with weights and a cache of their own."""
-        return self.method != "ngram"
+        return self.method in LAYER_METHODS
 
     @property
     def speculation(self) -> Speculation:

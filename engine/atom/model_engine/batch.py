@@ -65,6 +65,23 @@ class StepImages:
 NO_IMAGES = StepImages()
 
 
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """Tokens that the host foretells of R rows: slots [R]; known [R] int32, the number of each
+    row's tokens that the host knows; token_ids [R, K] int32, those that probably follow them,
+    NO_TOKEN after the last."""
+
+    slots: Slots
+    known: NDArray[np.int32]
+    token_ids: NDArray[np.int32]
+
+
+NO_TOKEN = -1
+NO_CONTINUATIONS = Continuations(
+    np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.int32), np.zeros((0, 0), dtype=np.int32)
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow(RowNumbers):
     """Describe a sequence that takes a slot: new, or back after preemption. Its numbers are
@@ -119,6 +136,7 @@ class ScheduledBatch:
     after them, if layers keep states.
     lora_loads: adapters that take a slot before the layers run.
     images: to encode, and whose outputs tokens take.
+    continuations: of decodes whose drafts the host proposes.
     """
 
     new_rows: tuple[NewRow, ...]
@@ -135,6 +153,7 @@ class ScheduledBatch:
     state_saves: tuple[StateCopy, ...] = ()
     lora_loads: tuple[LoraLoad, ...] = ()
     images: StepImages = NO_IMAGES
+    continuations: Continuations = NO_CONTINUATIONS
 
     @property
     def total_tokens_num(self) -> int:

@@ -327,6 +327,7 @@ class EngineCore:
 
     def reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()
+        self._scheduler.tokens.forget_answers()
 
     def load_lora(self, call: LoadLora, tell: Callable[[str | None], None]) -> None:
         self._loading().load(call, tell)
@@ -386,6 +387,7 @@ class EngineCore:
             self._scheduler.blocks.reset_prefix_cache(keep_files=True)
         else:
             self._empty_the_device()
+        self._scheduler.tokens.forget_answers()
         try:
             with self._pulse.at_rest():
                 self._executor.control(call)

@@ -100,7 +100,7 @@ class Scheduler:
         self._chunks.undivided = not config.divides_prompts
         self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
-        self._tokens = tokens_of(config, self.rows, self._stops, draft_lengths)
+        self.tokens = tokens_of(config, self.rows, self._stops, draft_lengths)
         self.pace = PromptPace(config)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
@@ -170,9 +170,7 @@ class Scheduler:
 
     def take_in_pages(self, now: float) -> None:
         """Queue the requests again whose prefix has been read from another tier."""
-        if self.tiers is None:
-            return
-        for number in self.tiers.take_in(now):
+        for number in () if self.tiers is None else self.tiers.take_in(now):
             self._blocked = None
             if number in self._parked:
                 self._parked.remove(number)
@@ -219,12 +217,12 @@ class Scheduler:
             decodes = self._order[:0] if chunks else self._decodes()
             if decodes is None:
                 return None
-            extra = self._tokens.plan_extra(decodes, most)
+            extra = self.tokens.plan_extra(decodes, most)
         else:
             decodes = self._decodes()
             if decodes is None:
                 return None
-            extra = self._tokens.plan_extra(decodes, most)
+            extra = self.tokens.plan_extra(decodes, most)
             room = most - len(decodes) - extra
             beside = Beside.of(len(decodes) > 0, self.waiting.is_shared)
             chunks = self._prefill_chunks(self.pace.prompt_budget(room, now, beside), room, now)
@@ -360,7 +358,7 @@ class Scheduler:
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
         self._stops.enter(sequence)
-        self._tokens.enter(slot)
+        self.tokens.enter(slot)
         if (load := self.loras.enter(sequence)) is not None:
             self._batches.load_lora(load)
         self._batches.enter(sequence)
@@ -414,8 +412,8 @@ class Scheduler:
             having = self.images.note_encoded(batch, output, self._sequences.values())
             finished += self.end(having, FinishReason.ERROR, BAD_IMAGE)
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
-        saved = alive & self._tokens.stood(batch) if batch.state_saves else alive
-        taken = self._tokens.take(batch, alive, output)
+        saved = alive & self.tokens.stood(batch) if batch.state_saves else alive
+        taken = self.tokens.take(batch, alive, output)
         slots, request_ids, tokens, counts, ended, context_lens = taken
         if self.blocks.enable_prefix_caching:
             self._publishing.publish(batch, alive, context_lens, saved)
@@ -443,6 +441,8 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
         ticket = ticket_of(self.keeper, sequence, reason)
+        if sequence.status is SequenceStatus.RUNNING and reason is not FinishReason.ERROR:
+            self.tokens.end(sequence)
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
@@ -494,7 +494,7 @@ class Scheduler:
             running_loras=self.loras.running,
             waiting_loras=self.loras.waiting,
             **self._prompts.totals(),
-            **self._tokens.counts.totals(),
+            **self.tokens.counts.totals(),
             **({} if self.tiers is None else self.tiers.totals()),
             **({} if self.images is None else self.images.totals()),
         )

@@ -30,6 +30,7 @@ from atom.model_engine.kv_disk.disk_moves import DiskStore
 from atom.model_engine.outlook.outlook import Outlook
 from atom.model_engine.page_moves import PageMover
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.schedule.accepted_tokens import AcceptedTokens
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.schedule.tiers.kv_tiers import KVTiers, TierSetup
 from atom.model_engine.scheduler import Scheduler
@@ -42,6 +43,8 @@ from atom.model_engine.wire.outlook_body import OutlookBody
 from atom.speculation.draft_lengths import draft_lengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculation.step_cost import Costs, DraftingLayers, step_cost
+from atom.speculation.suffix.suffix_drafter import SuffixDrafter
+from atom.speculative_config import SuffixOptions
 
 _SEEDS_APART = 2**32
 
@@ -297,11 +300,11 @@ def build_scheduler(
         checkpoints=_checkpoints(report),
         policy=config.tier.policy,
     )
-    lengths = None
-    if config.speculative is not None:
+    lengths, asked = None, config.speculative
+    if asked is not None:
         costs = _step_costs(config, report)
-        lengths = draft_lengths(config.speculative, limits.max_num_seqs, costs)
-    return Scheduler(
+        lengths = draft_lengths(asked, limits.max_num_seqs, costs)
+    scheduler = Scheduler(
         limits,
         blocks,
         # A pooled prompt may fill the context: the token that ends its row is never computed.
@@ -312,6 +315,20 @@ def build_scheduler(
         draft_lengths=lengths,
         tiers=None if mover is None else _tiers(config, report, blocks, mover, store),
         vision=model.facts.vision,
+    )
+    if asked is not None and asked.method == "suffix":
+        draft_by_suffix(scheduler, asked.suffix)
+    return scheduler
+
+
+def draft_by_suffix(scheduler: Scheduler, options: SuffixOptions) -> None:
+    """Let a scheduler foretell the drafts of its rows, from texts that sequences share as they
+    share cached prefixes: with one cache salt and adapter."""
+    assert isinstance(scheduler.tokens, AcceptedTokens), "rows may carry drafts"
+    blocks = scheduler.blocks
+    scheduler.tokens.draft_with(
+        SuffixDrafter(options),
+        lambda sequence: blocks.root_of(sequence.cache_salt, sequence.lora),
     )
 
 

@@ -238,7 +238,7 @@ class SpeculativeOptions:
     this limit. model: that drafts, of method eagle3; facts: its shape, if it is known."""
 
     tokens: int = 0
-    method: Literal["ngram", "mtp", "eagle3"] | None = None
+    method: Literal["ngram", "suffix", "mtp", "eagle3"] | None = None
     adaptive: bool = True
     model: str | None = None
     facts: ModelFacts | None = None

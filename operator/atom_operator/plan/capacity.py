@@ -35,6 +35,7 @@ from atom.sizing import (
     running_sequences,
     runtime_overhead_bytes,
 )
+from atom.sizing.engine_support import LAYER_METHODS
 from atom.sizing.host_tier import HostTier, host_tier
 from atom_operator.constants import Reason
 from atom_operator.domain import (
@@ -155,7 +156,7 @@ def speculation(options: EngineOptions) -> Speculation:
     """Describe the source of drafts: the model's own draft layers, a draft model, the text alone,
     or none."""
     drafts = options.speculative
-    return Speculation(drafts.tokens, drafts.facts, by_layers=drafts.method != "ngram")
+    return Speculation(drafts.tokens, drafts.facts, by_layers=drafts.method in LAYER_METHODS)
 
 
 def loads_own_drafts(options: EngineOptions) -> bool:

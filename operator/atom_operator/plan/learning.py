@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 
+from atom.sizing.engine_support import LOOKED_UP_METHODS
 from atom_operator.domain import (
     Accelerator,
     Capacity,
@@ -50,7 +51,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         *(["experts"] if options.expert_parallel else []),
         *([f"shared{options.data_parallel}"] if options.shares_experts else []),
         *([f"drafts{options.speculative.tokens}"] if options.speculative.tokens else []),
-        *(["ngram"] if options.speculative.method == "ngram" else []),
+        *([method] if (method := options.speculative.method) in LOOKED_UP_METHODS else []),
         *(["lora experts"] if options.lora and options.lora.experts else []),
         *([options.speculative.model] if options.speculative.model else []),
         *([f"tier{options.serving.host_tier_bytes}"] if _holds_tier(options, accelerator) else []),

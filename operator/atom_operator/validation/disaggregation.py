@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atom.sizing.engine_support import LAYER_METHODS
 from atom.sizing.options.beside_transfer import BesideTransfer, transfer_problems
 from atom_operator import constants
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -16,7 +17,6 @@ from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem, ObjectKey
 
 FIELD = "spec.disaggregation"
-_BY_LAYERS = ("mtp", "eagle3")
 _POOLING = ("embed", "classify")  # values of --convert
 _LONGEST_SUFFIX = {False: "-prefill", True: "-canary-prefill"}  # whether there is a canary
 
@@ -118,7 +118,7 @@ def validate_transfer(options: EngineOptions, field: str = FIELD) -> Iterator[Fi
         tensor_parallel=options.tensor_parallel,
         nodes=options.nodes,
         shares_experts=options.shares_experts,
-        by_layers=options.speculative.method in _BY_LAYERS,
+        by_layers=options.speculative.method in LAYER_METHODS,
         may_sleep=options.serving.may_sleep,
     )
     for problem in transfer_problems(beside):

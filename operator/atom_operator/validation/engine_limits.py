@@ -20,6 +20,7 @@ from atom.sizing import (
     unsupported,
     unsupported_architecture,
 )
+from atom.sizing.engine_support import LOOKED_UP_METHODS
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.option_field import spec_path
 from atom_operator.constants import Reason
@@ -151,7 +152,7 @@ def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[F
     asked = spec.engine.speculative
     if (
         asked is None
-        or asked.method == "ngram"
+        or asked.method in LOOKED_UP_METHODS
         or EngineFeature.SPECULATION in site.engine_features
     ):
         return

@@ -39,7 +39,7 @@ def test_both_launch_lines_ask_for_the_defaults(line: str) -> None:
 
 
 def test_the_deployments_field_is_rendered_as_the_flags() -> None:
-    lookups, layers = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
+    lookups, suffix, layers = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
     args = engine_args(plan(**lookups))
     assert args[args.index("--method") : args.index("--method") + 4] == [
         *("--method", "ngram", "--num-speculative-tokens", "5")
@@ -48,6 +48,10 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
     words = ["serve", *engine_args(plan(engine=static))]
     asked = options_from_args(build_parser().parse_args(words)).speculative
     assert asked == SpeculativeConfig(adaptive=False)
+    args = engine_args(plan(**suffix))
+    assert args[args.index("--method") : args.index("--method") + 4] == [
+        *("--method", "suffix", "--num-speculative-tokens", "8")
+    ]
     model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
     args = engine_args(
         plan(model=model, accelerator={"type": "amd", "product": "MI300X"}, **layers)
@@ -58,15 +62,21 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
 
 
 def test_the_demo_is_patched_as_the_demo_says() -> None:
-    assert blocks("bash")[2].splitlines()[0] == speculation_patch()
+    assert blocks("bash")[3].splitlines()[0] == speculation_patch()
     args = engine_args(plan(**SPECULATION))
     assert args[args.index("--method") + 1] == "ngram"
+
+
+def test_the_line_of_suffix_decoding_asks_for_its_defaults() -> None:
+    words = shlex.split(blocks("bash")[1])
+    asked = options_from_args(build_parser().parse_args(words[1:])).speculative
+    assert asked == SpeculativeConfig(method="suffix")
 
 
 def test_lines_with_layers_ask_for_them() -> None:
     mtp, eagle3 = (
         options_from_args(build_parser().parse_args(shlex.split(line)[1:])).speculative
-        for line in blocks("bash")[1].splitlines()
+        for line in blocks("bash")[2].splitlines()
     )
     assert mtp == SpeculativeConfig(method="mtp", num_tokens=2)
     assert eagle3 == SpeculativeConfig(method="eagle3", num_tokens=3, draft_model="/models/eagle3")

@@ -7,13 +7,14 @@ end and log-probabilities are those of an engine that drafts nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from atom.sizing.cache_groups import MAX_GROUPS
-from atom.speculative_config import SpeculativeConfig
+from atom.speculative_config import SpeculativeConfig, SuffixOptions
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.speculated_answers import (
     AMPLE_BLOCKS,
@@ -61,6 +62,15 @@ def engines(
         num_tokens=MOST_DRAFTS, fewest_matched=fewest, most_matched=fewest + 2
     )
     yield from _engines(folder, speculative)
+
+
+@pytest.fixture(scope="module")
+def suffix_engines(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[CoreDriver, CoreDriver]]:
+    """One whose host foretells the drafts, and one that drafts nothing."""
+    folder = make_tiny_checkpoint(tmp_path_factory.mktemp("qwen3"), "qwen3", seed=5)
+    yield from _engines(folder, SpeculativeConfig(method="suffix", num_tokens=MOST_DRAFTS))
 
 
 @pytest.fixture(scope="module", params=["deepseek3", "glm4_moe", "mimo_v2", "eagle3"])
@@ -125,6 +135,17 @@ def play_both(
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_are_those_without_drafts(engines: tuple[CoreDriver, CoreDriver], name: str) -> None:
     play_both(engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=9)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.singles
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_are_those_without_drafts_that_the_host_foretells(
+    suffix_engines: tuple[CoreDriver, CoreDriver], name: str
+) -> None:
+    options = SuffixOptions(max_spec_factor=4.0, min_token_prob=0.01, max_cached_requests=5)
+    setting = replace(SETTINGS[name], suffix=options)
+    play_both(suffix_engines, setting, seed=list(SETTINGS).index(name), count=9)
 
 
 @pytest.mark.sampled(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom.errors import ConfigError
-from atom.speculative_config import SpeculativeConfig, speculative_config
+from atom.speculative_config import SpeculativeConfig, SuffixOptions, speculative_config
 
 
 def test_nothing_asked_is_no_speculation() -> None:
@@ -73,3 +73,41 @@ def test_what_does_not_run_is_refused_with_what_does(
     with pytest.raises(ConfigError, match=r".") as refused:
         speculative_config(document, method, num_tokens)
     assert said in str(refused.value)
+
+
+def test_suffix_decoding_is_asked_for_as_in_vllm() -> None:
+    expected = SpeculativeConfig(method="suffix")
+    assert speculative_config('{"method": "suffix"}', None, None) == expected
+    assert speculative_config(None, "suffix", None) == expected
+    document = (
+        '{"method": "suffix", "suffix_decoding_max_tree_depth": 8, '
+        '"suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2.5, '
+        '"suffix_decoding_min_token_prob": 0.5}'
+    )
+    found = speculative_config(document, None, None)
+    assert found is not None
+    assert not found.by_layers
+    assert found.suffix == SuffixOptions(
+        max_tree_depth=8, max_cached_requests=0, max_spec_factor=2.5, min_token_prob=0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ('"suffix_decoding_max_tree_depth": 65', "max_tree_depth must be 1 to 64, got 65"),
+        ('"suffix_decoding_max_cached_requests": -1', "max_cached_requests must be 0 to"),
+        ('"suffix_decoding_max_spec_factor": 0', "max_spec_factor must be 0.1 to 16"),
+        ('"suffix_decoding_min_token_prob": 1.5', "min_token_prob must be 0.0 to 1.0, got 1.5"),
+        ('"prompt_lookup_min": 2', "prompt_lookup_min .* means nothing to method suffix"),
+        ('"model": "a/draft"', "model means nothing to method suffix"),
+    ],
+)
+def test_options_of_suffix_decoding_are_bounded(document: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        speculative_config(f'{{"method": "suffix", {document}}}', None, None)
+
+
+def test_options_of_suffix_decoding_belong_to_no_other_method() -> None:
+    with pytest.raises(ConfigError, match="suffix_decoding_min_token_prob means nothing to"):
+        speculative_config('{"method": "ngram", "suffix_decoding_min_token_prob": 0.2}', None, None)

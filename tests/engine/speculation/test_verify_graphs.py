@@ -7,13 +7,14 @@ slots, drafts and blocks and nothing else, and takes from them what its rows get
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from atom.speculative_config import SpeculativeConfig
+from atom.speculative_config import SpeculativeConfig, SuffixOptions
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.speculated_answers import (
     BLOCK_SIZE,
@@ -88,6 +89,18 @@ def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) 
     assert 5 < replays["VerifyGraphs._sample"] < replays["VerifyGraphs._forward"]
     if name == "at-times":
         assert 0 < replays["DecodeGraphs._sample"] < replays["DecodeGraphs._forward"]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_answers_that_the_host_foretells_are_those_of_eager_steps(
+    tmp_path: Path, name: str
+) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
+    options = SuffixOptions(max_spec_factor=4.0, min_token_prob=0.01)
+    asked = SpeculativeConfig(method="suffix", num_tokens=MOST, suffix=options)
+    replays = check(folder, asked, replace(SETTINGS[name], suffix=options)).replays
+    assert replays["VerifyGraphs._begin"] == replays["VerifyGraphs._forward"] > 5
 
 
 @pytest.mark.sampled(1)

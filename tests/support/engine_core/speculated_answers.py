@@ -17,11 +17,12 @@ from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.step_pipeline import StepPipeline
+from atom.model_engine.step_pipeline import StepPipeline, draft_by_suffix
 from atom.model_engine.wire.core_stats import StatsBody
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.step_cost import StepCost
+from atom.speculative_config import SuffixOptions
 from tests.support.engine_core.builders_engine import make_request
 from tests.support.engine_core.scheduler_integrity import check_integrity
 
@@ -34,7 +35,8 @@ STOP_TOKEN = 40
 
 @dataclass(frozen=True)
 class Setting:
-    """How an engine runs its steps; drafts: of a row, 0 for an engine that does not draft."""
+    """How an engine runs its steps; drafts: of a row, 0 for an engine that does not draft; suffix:
+    how the host drafts, None where the device does."""
 
     drafts: int = 0
     depth: int = 0
@@ -45,6 +47,7 @@ class Setting:
     prefix_caching: bool = True
     aborts: bool = False
     adaptive: bool = False
+    suffix: SuffixOptions | None = None
 
 
 @dataclass
@@ -148,6 +151,8 @@ class PlayedEngine:
             if setting.adaptive
             else None,
         )  # fmt: skip
+        if setting.suffix is not None:
+            draft_by_suffix(self.scheduler, setting.suffix)
         self._pipeline = StepPipeline(self.scheduler, executor, depth=setting.depth)
 
     def play(self, requests: list[Request]) -> list[Answer]:

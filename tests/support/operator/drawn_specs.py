@@ -54,6 +54,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "engine.imagePullSecrets": ([{"name": "pull"}],),
     "engine.speculative": (
         {"method": "ngram", "tokens": 3},
+        {"method": "suffix"},
         {"method": "mtp"},
         {"method": "eagle3", "draftModel": "hf://drafts/eagle", "adaptive": False},
     ),

@@ -192,7 +192,8 @@ def _add_extras(parser: argparse.ArgumentParser) -> None:
         "--num-speculative-tokens",
         type=_devices,
         metavar="N",
-        help="most drafts of a row and step; default: that of the API, 5 with ngram, else 1",
+        help="most drafts of a row and step; default: that of the API, 5 with ngram and suffix, "
+        "else 1",
     )
     add(
         "--acceptance",

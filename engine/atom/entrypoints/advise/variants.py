@@ -11,6 +11,7 @@ from atom.advisor.load import Demand
 from atom.advisor.question import Variants
 from atom.entrypoints.advise.model_configs import HubConfig, config_of, source_of
 from atom.entrypoints.advise.running_server import MeasuredLoad
+from atom.sizing.engine_support import LOOKED_UP_METHODS
 from atom.sizing.errors import SizingError
 from atom.sizing.host_tier import GIB
 from atom.sizing.model_facts import ModelFacts
@@ -58,7 +59,7 @@ def _drafts(args: argparse.Namespace, load: Demand, hub_config: HubConfig) -> tu
         raise AdviceError(f"--num-speculative-tokens {tokens}: must be 1 to {MOST_DRAFTS}")
     found = []
     for method in methods:
-        usual = USUAL_DRAFTS if method == "ngram" else 1
+        usual = USUAL_DRAFTS if method in LOOKED_UP_METHODS else 1
         model = _draft_model(args.draft_model, hub_config) if method == "eagle3" else {}
         found.append(Drafts(method=method, tokens=tokens or usual, acceptance=acceptance, **model))
     return tuple(found)

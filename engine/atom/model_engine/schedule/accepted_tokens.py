@@ -9,15 +9,25 @@ table is exact. Between the row table and the stop conditions; used by Scheduler
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
+from atom.model_engine.batch import (
+    NO_TOKEN,
+    Continuations,
+    ScheduledBatch,
+    ScheduledBatchOutput,
+    Slots,
+)
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.model_engine.sequence import Sequence
 from atom.speculation.acceptance import DraftCounts
 from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
+from atom.speculation.suffix.suffix_drafter import SuffixDrafter
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -46,6 +56,12 @@ class SingleTokens:
 
     def enter(self, slot: int) -> None:
         """Note that a slot's row is filled."""
+
+    def end(self, sequence: Sequence) -> None:
+        """Note that a sequence with a slot ends."""
+
+    def forget_answers(self) -> None:
+        """Do nothing: no answers are kept."""
 
     def plan_extra(self, decodes: Slots, budget_tokens: int) -> int:
         """Plan no extra tokens."""
@@ -81,15 +97,37 @@ class AcceptedTokens:
         self.counts = DraftCounts()
         self._may_extend = np.zeros_like(rows.ignore_eos)
         self._num_known = np.zeros_like(rows.num_tokens)  # tokens whose values have come
+        self._suffix: SuffixDrafter | None = None
+        self._scope_of: Callable[[Sequence], int] = lambda sequence: 0
+
+    def draft_with(self, suffix: SuffixDrafter, scope_of: Callable[[Sequence], int]) -> None:
+        """Let the host draft, from texts that sequences of one scope share; called before any
+        enters."""
+        self._suffix, self._scope_of = suffix, scope_of
 
     def enter(self, slot: int) -> None:
         """Note that a slot's row is filled."""
         self._num_known[slot] = self._rows.num_tokens[slot]
         # A mask covers no token after the next.
-        params = self._rows.sequence_in(slot).params
+        sequence = self._rows.sequence_in(slot)
+        params = sequence.params
         confined = params.structured_outputs is not None or params.thinking is not None
         self._may_extend[slot] = not confined
         self._lengths.enter(slot)
+        if self._suffix is not None:
+            self._suffix.enter(slot, self._scope_of(sequence))
+
+    def end(self, sequence: Sequence) -> None:
+        """Note that a sequence with a slot ends, whose answer later drafts may come from."""
+        if self._suffix is not None:
+            slot = sequence.slot
+            known = self._rows.token_ids[slot, : self._num_known[slot]]
+            self._suffix.end(slot, known, sequence.num_prompt_tokens)
+
+    def forget_answers(self) -> None:
+        """Draft from no answer that ended before now."""
+        if self._suffix is not None:
+            self._suffix.answers.clear()
 
     def plan_extra(self, decodes: Slots, budget_tokens: int) -> int:
         """Set how many extra tokens the rows' next step computes, unless it is none: within each
@@ -104,8 +142,40 @@ class AcceptedTokens:
             max(0, budget_tokens // len(decodes) - 1),
         )
         extra = np.minimum(extra, most * self._may_extend[decodes])
+        if self._suffix is not None:
+            extra = self._foretold(self._suffix, decodes, extra)
         rows.num_extra[decodes] = extra
         return int(extra.sum())
+
+    def _foretold(
+        self, suffix: SuffixDrafter, decodes: Slots, extra: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Foretell tokens of rows that may compute extra ones; return how many each does now. A row
+        whose newest tokens are on their way has drafts if these are among the foretold ones. The
+        search costs no step, so that a row without a result may search again."""
+        rows, found = self._rows, np.zeros_like(extra)
+        asking = np.flatnonzero(extra)
+        asked = [int(asking[place]) for place in suffix.begin_step(len(asking))]
+        slots, paths = [], []
+        for at in asked:
+            slot = int(decodes[at])
+            known = int(self._num_known[slot])
+            unknown = int(rows.num_tokens[slot]) - known
+            path = suffix.foretell(slot, rows.token_ids[slot, :known], int(extra[at]), unknown)
+            # Of the tokens on their way, one comes for certain.
+            if drafts := max(0, len(path) - min(unknown, 1)):
+                found[at] = min(drafts, int(extra[at]))
+                slots.append(slot)
+                paths.append(path)
+        longest = max(map(len, paths), default=0)
+        padded = [path + [NO_TOKEN] * (longest - len(path)) for path in paths]
+        chosen = np.array(slots, dtype=np.intp)
+        rows.continuations = Continuations(
+            chosen,
+            self._num_known[chosen],
+            np.array(padded, dtype=np.int32).reshape(len(slots), longest),
+        )
+        return found
 
     def stood(self, batch: ScheduledBatch) -> NDArray[np.bool_]:
         """Return which of a batch's rows had the position it states, and not an earlier one because

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import (
+    NO_CONTINUATIONS,
     NO_IMAGES,
     LoraLoad,
     NewRow,
@@ -141,6 +142,7 @@ class BatchBuilder:
             state_saves=saves,
             lora_loads=tuple(self._lora_loads),
             images=images,
+            continuations=rows.continuations if extended else NO_CONTINUATIONS,
         )
         self._new_rows, self._state_loads, self._lora_loads = [], [], []
         return batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from atom.model_engine.batch import NO_CONTINUATIONS
 from atom.model_engine.sequence import NO_SLOT, Sequence
 
 NO_REQUEST = -1  # request ids count from 0
@@ -28,6 +29,7 @@ class RowTable:
     Kept by RowBlocks: room: tokens that the row's blocks can hold (in groups with a window, once
     all that it entered with is computed); next_full: how many tokens have to be computed until its
     next block is full.
+    continuations: foretold for the rows with num_extra, if the host drafts.
     token_ids: [num_slots, max_model_len] int32, valid up to num_tokens except for the tokens still
     to be sampled.
     """
@@ -37,6 +39,7 @@ class RowTable:
         self.num_tokens = np.zeros(num_slots, dtype=np.int32)
         self.num_computed = np.zeros(num_slots, dtype=np.int32)
         self.num_extra = np.zeros(num_slots, dtype=np.int32)
+        self.continuations = NO_CONTINUATIONS
         self.last_position = np.zeros(num_slots, dtype=np.int32)
         self.room = np.zeros(num_slots, dtype=np.int32)
         self.next_full = np.zeros(num_slots, dtype=np.int32)

@@ -20,16 +20,17 @@ class SpeculationFlags:
     speculative_config: str | None = option(
         None,
         'propose tokens and verify them together, such as {"method": "ngram", '
-        '"num_speculative_tokens": 5}; also model, prompt_lookup_min, prompt_lookup_max and '
-        "adaptive. "
+        '"num_speculative_tokens": 5}; also model, prompt_lookup_min, prompt_lookup_max, '
+        "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
+        "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob and adaptive. "
         "Changes no token",
         flag=Flag(metavar="JSON"),
         crd=CrdField("engine.speculative"),
     )
     method: str | None = option(
         None,
-        "who drafts: ngram, the text so far; mtp, the checkpoint's own draft layer; eagle3, a "
-        "draft model",
+        "who drafts: ngram, the text so far; suffix, also earlier answers; mtp, the checkpoint's "
+        "own draft layer; eagle3, a draft model",
         flag=Flag(metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}"),
         crd=CrdField("engine.speculative"),
     )
@@ -45,6 +46,6 @@ class SpeculationFlags:
         crd=CrdField(
             "engine.speculative.tokens",
             "Tokens drafted per sequence and step, at most; default: "
-            f"{USUAL_DRAFTS} with ngram, else 1.",
+            f"{USUAL_DRAFTS} with ngram and suffix, else 1.",
         ),
     )

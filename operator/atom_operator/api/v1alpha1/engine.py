@@ -65,9 +65,10 @@ PullSecrets = Annotated[list[LocalRef], Field(max_length=16, json_schema_extra=k
 class SpeculativeSpec(ApiModel):
     """Several tokens per step, drafted and then verified."""
 
-    method: Literal["ngram", "mtp", "eagle3"] = "ngram"
-    """ngram: what followed the same tokens before, in prompt or answer; mtp: by the multi-token
-    prediction layer of the model's own checkpoint; eagle3: by a draft model."""
+    method: Literal["ngram", "suffix", "mtp", "eagle3"] = "ngram"
+    """ngram: what followed the same tokens before, in prompt or answer; suffix: also in earlier
+    answers of the engine; mtp: by the multi-token prediction layer of the model's own checkpoint;
+    eagle3: by a draft model."""
     tokens: int | None = option_field("num_speculative_tokens")
     adaptive: bool | None = None
     """Choose the number of drafts by their acceptance and the cost of the step; false: always draft

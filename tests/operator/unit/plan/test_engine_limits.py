@@ -236,16 +236,17 @@ def test_deepseek_v4_is_planned_by_what_its_entries_and_windows_take() -> None:
     assert "kvCacheDtype" not in verdict.message
 
 
-def test_drafts_from_the_text_run_on_any_engine_and_take_no_layers() -> None:
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_drafts_from_texts_run_on_any_engine_and_take_no_layers(method: str) -> None:
     asked = {"model": R1["model"], "accelerator": {**MI300X, "memory": "4000Gi"}}
     without = plan(ABLE, **asked)
-    drafting = plan(ABLE, **asked, engine={"speculative": {}})
+    drafting = plan(ABLE, **asked, engine={"speculative": {"method": method}})
     assert "--method" in engine_args(
         plan(engine={"speculative": {}})
     )  # of a site that says nothing
     args = engine_args(drafting)
     assert args[args.index("--method") : args.index("--method") + 4] == [
-        *("--method", "ngram", "--num-speculative-tokens", "5")
+        *("--method", method, "--num-speculative-tokens", "5")
     ]
     one, other = without.capacity.capacity, drafting.capacity.capacity
     assert one is not None

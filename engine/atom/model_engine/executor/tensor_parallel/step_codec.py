@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.batch import (
     NO_IMAGES,
+    Continuations,
     ImageEncode,
     ImageRows,
     LoraLoad,
@@ -35,7 +36,7 @@ from atom.sampling_params import SamplingParams
 Number = TypeVar("Number", bound=np.generic)
 
 _STEP, _SAMPLE, _MASKED, _CONTROL = range(4)
-_HEAD = 14  # whole numbers of every message's head: its kind, and its arrays' lengths
+_HEAD = 16  # whole numbers of every message's head: its kind, and its arrays' lengths
 _ALIGNMENT = 8
 _DIMENSIONS = 4  # most of an image's pixels
 _SPAN = 1 + len(fields(ImageSpan))  # numbers of an image's place: the row, and its fields
@@ -81,6 +82,7 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
             sum(len(row.images) for row in new),
             len(batch.images.encodes),
             len(batch.images.rows),
+            *batch.continuations.token_ids.shape,
         ),
         batch.slots,
         batch.req_ids,
@@ -89,6 +91,8 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
         batch.samples,
         batch.block_appends,
     ]
+    if len((foretold := batch.continuations).slots):
+        parts += [foretold.slots, foretold.known, foretold.token_ids]
     if scores:
         numbers = [(score.row, score.first, score.count) for score in scores]
         parts.append(np.array(numbers, dtype=np.int64))
@@ -129,7 +133,7 @@ def decode_step(message: bytearray) -> Call:
     if kind == _CONTROL:
         return _decode_control(reader.array(np.uint8, sizes[0]).tobytes())
     rows, appends, new, scores, num_decodes, samples_later, outstanding, *copied = sizes
-    loads, saves, loras, spans, encodes, image_rows = copied
+    loads, saves, loras, spans, encodes, image_rows, foretold, ahead = copied
     if kind == _MASKED:
         return SampleStep(
             TokenMask(reader.array(np.int32, rows), reader.array(np.int32, rows, appends))
@@ -143,6 +147,11 @@ def decode_step(message: bytearray) -> Call:
         reader.array(np.int32, appends, 3),
     )
     slots, req_ids, computed, scheduled, samples, block_appends = arrays
+    continuations = Continuations(
+        reader.array(np.intp, foretold),
+        reader.array(np.int32, foretold),
+        reader.array(np.int32, foretold, ahead),
+    )
     numbers = reader.array(np.int64, scores, 3).tolist()
     copies = tuple(StateCopy(*each) for each in reader.array(np.int64, loads + saves, 2).tolist())
     lora_loads = tuple(LoraLoad(*each) for each in reader.array(np.int64, loras, 2).tolist())
@@ -162,6 +171,7 @@ def decode_step(message: bytearray) -> Call:
         state_saves=copies[loads:],
         lora_loads=lora_loads,
         images=images,
+        continuations=continuations,
     )
     return RunStep(batch, outstanding)
 

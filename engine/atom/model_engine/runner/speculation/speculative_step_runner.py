@@ -32,6 +32,7 @@ from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
 from atom.model_engine.runner.slots.input_batch import StepInputs
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds
 from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
+from atom.model_engine.runner.speculation.continuation_proposer import ContinuationProposer
 from atom.model_engine.runner.speculation.verify_step import VerifyStep
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.step_variant import PLAIN, StepVariant
@@ -66,7 +67,11 @@ class SpeculativeStepRunner(StepRunner):
         assert asked is not None, "steps without drafts are StepRunner's"
         self._most_drafts = asked.num_tokens
         self._block_size = config.cache.block_size
-        self._proposer: Proposer = NgramProposer(ops, self.slots.device, asked)
+        state = self.slots.device
+        self._foretold: ContinuationProposer | None = None
+        self._proposer: Proposer = NgramProposer(ops, state, asked)
+        if asked.method == "suffix":
+            self._proposer = self._foretold = ContinuationProposer(state, asked.num_tokens)
         self._followed: CatchUpDecodes | None = None
         self._unknown = 0  # steps that may give several tokens, and were not collected
 
@@ -91,6 +96,12 @@ class SpeculativeStepRunner(StepRunner):
         parts = self._graph_parts(pool, sizes[-1], self._followed, widest=widest)
         drafted = VerifyGraphs(parts, self._proposer, self._most_drafts, sizes)
         return DecodeGraphs(parts, drafted)
+
+    @torch.inference_mode()
+    def submit(self, batch: ScheduledBatch) -> SubmittedStep:
+        if self._foretold is not None and len(batch.continuations.slots):
+            self._foretold.foretell(batch.continuations)
+        return super().submit(batch)
 
     @torch.inference_mode()
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, StateCopy, TokenMask
+from atom.model_engine.batch import (
+    Continuations,
+    NewRow,
+    PromptScore,
+    ScheduledBatch,
+    StateCopy,
+    TokenMask,
+)
 from atom.model_engine.executor.tensor_parallel.step_codec import (
     RunStep,
     SampleStep,
@@ -64,6 +71,14 @@ BATCHES = {
         state_loads=(StateCopy(2, 7),),
         state_saves=(StateCopy(0, 1), StateCopy(1, 12)),
         prompt_scores=(PromptScore(1, 3, 20),),
+    ),
+    "foretold tokens": _batch(
+        3,
+        continuations=Continuations(
+            np.array([2, 0]),
+            np.array([9, 4], np.int32),
+            np.arange(10, dtype=np.int32).reshape(2, 5),
+        ),
     ),
     "scores of prompts, sampled later": _batch(
         4, samples_later=True, prompt_scores=(PromptScore(1, 3, 20), PromptScore(2, 0, 1))
