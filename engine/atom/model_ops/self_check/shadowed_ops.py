@@ -207,17 +207,17 @@ class ShadowedOps:
         op, shape = key
         read = READERS[op]
         first, *again = copies
-        undecided = undecided_tokens(op, first, TOLERANCE[self._dtype])
-        if undecided is not None and undecided.all():
-            self._seen.discard(key)
-            self._undecided.add(key)
-            return
-        self._undecided.discard(key)
         try:
+            undecided = undecided_tokens(op, first, TOLERANCE[self._dtype])
+            if undecided is not None and undecided.all():
+                self._seen.discard(key)
+                self._undecided.add(key)
+                return
+            self._undecided.discard(key)
             wide = read(first, getattr(self._reference, op)(*first))
             rounded = [read(each, getattr(self._rounding, op)(*each)) for each in again]
-        except torch.cuda.OutOfMemoryError:
-            self.unheld[op] = "there was no memory for the reference"
+        except Exception as error:  # of the reference: the kernel's result stands
+            self.unheld[op] = _failure(error)
             return
         found = read(*call)
         self.held[op] = self.held.get(op, 0) + 1
@@ -233,6 +233,12 @@ class ShadowedOps:
                 self.differences.append(
                     Difference(op, self._backends[op], shape, name, largest, bound)
                 )
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "there was no memory for the reference"
+    return f"the reference failed with {type(error).__name__}: {error}"
 
 
 # ---- the reference ----------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""A self-check names the part of a fused operation that is wrong, and gives it to the reference."""
+"""A self-check names the part of a fused operation that is wrong, and gives it to the reference; an
+operation that the reference cannot compute is named as not compared."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from atom.model_ops.values import (
 HIDDEN, INNER, EXPERTS = 32, 24, 6
 
 
-def backend_that_fuses(wrong: str) -> ResolvedOps:
+def backend_that_fuses(wrong: str = "") -> ResolvedOps:
     """A backend whose experts' layer is one kernel, which does what its single kernels do; one of
     them is wrong, or the fused one alone."""
     ops = SimpleNamespace(**load_backend("torch_ref").operations)
@@ -38,7 +39,7 @@ def backend_that_fuses(wrong: str) -> ResolvedOps:
     vars(ops).update({op: getattr(composed, op) for op in FUSED_OPS})
     for op in ("norm_experts", "add_experts"):
         setattr(ops, op, kernel(getattr(composed, op), op == wrong))
-    if wrong not in FUSED_OPS:
+    if wrong in OPS:
         setattr(ops, wrong, kernel(getattr(ops, wrong), True))
     return cast(ResolvedOps, SimpleNamespace(ops=ops, chosen=dict.fromkeys(OPS, "triton")))
 
@@ -93,3 +94,19 @@ def test_the_remedy_of_a_fused_operation_is_the_part_that_is_wrong(wrong: str, g
     said = _refusal(shadowed.differences)
     assert said.count("--op-backend") == 1
     assert f"--op-backend {given}=torch_ref" in said
+
+
+def test_a_reference_that_fails_ends_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = backend_that_fuses()
+    shadowed = ShadowedOps(resolved, torch.float32, lambda: True)
+
+    def fails(*args: Any) -> Any:
+        raise NotImplementedError("no such layout")
+
+    monkeypatch.setattr(shadowed._reference, "experts", fails)
+    with shadowed.watching([resolved.ops]):
+        resolved.ops.norm_experts(*layer())
+    assert shadowed.differences == []
+    assert shadowed.unheld == {
+        "norm_experts": "the reference failed with NotImplementedError: no such layout"
+    }
