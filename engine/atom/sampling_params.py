@@ -31,6 +31,7 @@ MAX_BAD_WORD_TOKENS = 16
 _GREEDY_BELOW = 1e-5
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
+TruncationSide = Literal["left", "right"]
 
 
 class DrawParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +106,7 @@ class ShownParams(EndParams, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     shown_special_token_ids: tuple[int, ...] = ()
     truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
+    truncation_side: TruncationSide | None = None
     return_prompt_token_ids: bool = False
 
 

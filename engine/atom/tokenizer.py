@@ -15,19 +15,19 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Protocol, cast, get_args
 
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 
 from atom.errors import ModelError
 from atom.gguf_file.tokenizer import read_gguf_tokenizer
 from atom.model_source.json_object import read_object
+from atom.sampling_params import TruncationSide
 from atom.tokenizer_conversion import converted_folder, convertible
 from atom.tokenizer_file import ReadTokenizer, read_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
-TruncationSide = Literal["left", "right"]
 _REPLACEMENT = "\ufffd"
 _WORD_START = "\u2581"  # SentencePiece writes a space so
 _NO_TEXT = b"\xff"  # in UTF-8 this byte is never
@@ -58,11 +58,14 @@ _MOST_WINDOW_CHARACTERS = 1 << 18
 class Tokenizer:
     """The vocabulary of one model. Thread-safe: the object does not change after it is loaded."""
 
-    def __init__(self, folder: Path) -> None:
-        """folder: or a GGUF file. Raises `ModelError` when it is missing, damaged, or of an unknown
-        kind."""
+    def __init__(self, folder: Path, *, lowercases: bool = False) -> None:
+        """folder: or a GGUF file; lowercases: texts before all else, but no added tokens in them.
+        Raises `ModelError` when it is missing, damaged, or of an unknown kind."""
         read, self.settings = _read(folder)
         self._tokenizer, self.misplaced = read.tokenizer, read.misplaced
+        if lowercases:
+            parts = (normalizers.Lowercase(), self._tokenizer.normalizer)
+            self._tokenizer.normalizer = normalizers.Sequence(list(filter(None, parts)))
         self.truncation_side = _truncation_side(folder, self.settings, self._tokenizer.truncation)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

@@ -4,8 +4,9 @@ Decoders are pooled at their last token: the state after the last norm for an em
 Qwen3-Embedding), or the logits of two tokens for a score (as in Qwen3-Reranker). Encoders are
 always pooled: by their first token, the mean of all or another rule for an embedding, or through
 their head of labels for a score. sentence-transformers' files (modules.json and the folders that it
-names) select the pooling; without these files the options do. Any other module in the files is
-refused by name. Torch-free; called by `build_config` only.
+names) select the pooling; without these files the options do. Any other module in the files, and
+any key that is not computed (`sentence_files.KEYS`), is refused by name. Torch-free; called by
+`build_config` only.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from typing import Any, Literal
 from atom.bounded_input.bounded_json import read_json_file
 from atom.checkpoint import Checkpoint
 from atom.errors import ConfigError, ModelError
-from atom.model_source.json_object import read_json
-from atom.pooling_config.embedding_prompts import EmbeddingPrompts, read_prompts
+from atom.pooling_config.embedding_prompts import PROMPTS_FILE, EmbeddingPrompts, read_prompts
+from atom.pooling_config.sentence_files import Part, read_settings, transformer_settings
 from atom.sizing.config_fields import texts
-from atom.sizing.config_schema import FIELDS
 from atom.sizing.families.encoder_rows import ENCODERS
 from atom.sizing.families.encoders import label_count
 from atom.sizing.options.model import Convert, Runner
@@ -30,15 +30,12 @@ from atom.sizing.text_part import architectures_of, text_part
 PoolingKind = Literal["embed", "classify"]
 TokenPooling = Literal["lasttoken", "cls", "mean", "max", "mean_sqrt_len_tokens"]
 LabelScore = Literal["logit", "sigmoid"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 MODULES_FILE = "modules.json"
-_TRANSFORMER, _POOLING, _NORMALIZE, _LOGIT_SCORE, _DENSE = (
-    "Transformer",
-    "Pooling",
-    "Normalize",
-    "LogitScore",
-    "Dense",
-)
+RERANKER_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+_TYPES = "sentence_transformers."  # other modules are code of the model's author
+_SETTINGS = "config.json"
 _YES_NO = ("no", "yes")  # Qwen3-Reranker's; vLLM's field classifier_from_token names others
 _TOKENS: dict[str, TokenPooling] = {
     "lasttoken": "lasttoken",
@@ -51,7 +48,6 @@ _TOKENS: dict[str, TokenPooling] = {
     "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
 _OF_ONE_TOKEN: tuple[TokenPooling, ...] = ("cls", "lasttoken")  # whatever stands beside it
-_LENGTH_FILES = "sentence_*_config.json"  # with the longest text of the model's training
 _ACTIVATIONS = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
 _LABEL_SCORES: dict[str, LabelScore] = {"Identity": "logit", "Sigmoid": "sigmoid"}
 
@@ -73,11 +69,13 @@ class PoolingConfig:
     """The conversion of a prompt's hidden states to the result.
 
     - `tokens`: whose states are pooled; `dense`: matrices behind; `normalized`: embeddings have
-      length 1; `max_tokens`: of a text, as the model's files say, None if they do not.
+      length 1; `similarity`: of two embeddings.
+    - `max_tokens`: of a text, as the model's files say, None if they do not; `lowercases`: texts
+      are lowercased before they are tokenized.
     - `token_ids`, `token_texts`: for a decoder's score, the tokens of its two answers, no and yes,
       by id if the checkpoint has ids, else by text.
     - `prompts`: in front of the inputs of an embedding.
-    - `label`: for an encoder's score, the conversion of its head's number; None without a head.
+    - `score`: the conversion of a head's number, or of the difference of two tokens' logits.
     """
 
     kind: PoolingKind
@@ -87,7 +85,9 @@ class PoolingConfig:
     max_tokens: int | None = None
     token_ids: tuple[int, int] | None = None
     token_texts: tuple[str, str] = _YES_NO
-    label: LabelScore | None = None
+    score: LabelScore = "sigmoid"
+    similarity: Similarity = "cosine"
+    lowercases: bool = False
     prompts: EmbeddingPrompts = field(default_factory=EmbeddingPrompts)
 
     def size(self, hidden_size: int) -> int:
@@ -101,11 +101,37 @@ def pooling_config(
     """Return the pooling that the options or the checkpoint's own files request; None to generate.
     Raises `ConfigError` for options that contradict each other, `ModelError` for an unsupported
     pooling."""
-    found = _pooling(checkpoint, runner, convert)
-    if found is None or found.kind != "embed":
-        return found
-    pooled = found.tokens in _OF_ONE_TOKEN or _includes_prompt(checkpoint.path)
-    return replace(found, prompts=read_prompts(checkpoint.path, pooled=pooled))
+    found, folder = _pooling(checkpoint, runner, convert), checkpoint.path
+    if found is None:
+        return None
+    said = read_settings(folder / PROMPTS_FILE, Part.MODEL)
+    if found.kind == "embed" or (folder / MODULES_FILE).is_file():
+        settings = transformer_settings(folder)
+        longest = settings.get("max_seq_length")
+        found = replace(
+            found,
+            max_tokens=None if longest is None else int(longest),
+            lowercases=settings.get("do_lower_case") is True,
+        )
+    if found.kind == "embed":
+        pooled = found.tokens in _OF_ONE_TOKEN or _includes_prompt(folder)
+        return replace(
+            found,
+            prompts=read_prompts(folder, pooled=pooled),
+            similarity=said.get("similarity_fn_name") or "cosine",
+        )
+    prompts = read_prompts(folder, pooled=True)
+    if prompts.text(None, None) not in ("", *_default_prompts(checkpoint)):
+        raise ModelError(
+            f"{folder / PROMPTS_FILE}: the default prompt {prompts.default} is not put before "
+            "pairs of texts here; remove default_prompt_name, and send the prompt with each request"
+        )
+    return replace(found, score=_score(checkpoint, said.get("activation_fn")))
+
+
+def _default_prompts(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the prompts that pairs of texts have here without a choice."""
+    return () if is_encoder(checkpoint.config) else (RERANKER_INSTRUCTION,)
 
 
 def _pooling(checkpoint: Checkpoint, runner: Runner, convert: Convert) -> PoolingConfig | None:
@@ -158,7 +184,8 @@ def _of_encoder(checkpoint: Checkpoint, runner: Runner, convert: Convert) -> Poo
     if convert not in ("auto", "none", kind):
         raise ConfigError(f"convert {convert}: {name} is a model to {kind}; leave the option out")
     if kind == "classify":
-        return PoolingConfig(kind=kind, label=_label_score(checkpoint), max_tokens=None)
+        _check_labels(checkpoint)
+        return PoolingConfig(kind=kind)
     found = _of_modules(checkpoint, tuple(_TOKENS)) or PoolingConfig(kind=kind)
     if found.kind != kind:
         raise ModelError(
@@ -167,18 +194,33 @@ def _of_encoder(checkpoint: Checkpoint, runner: Runner, convert: Convert) -> Poo
         )
     if not (checkpoint.path / MODULES_FILE).is_file():
         found = replace(found, tokens="mean")  # as sentence-transformers does
-    return replace(found, max_tokens=_longest_text(checkpoint.path))
+    return found
 
 
-def _label_score(checkpoint: Checkpoint) -> LabelScore:
-    """Return how a head's number becomes a score: by the activation that config.json names for
+def _check_labels(checkpoint: Checkpoint) -> None:
+    """Check that an encoder's head is all that its files compute, and has one label."""
+    labels, file = label_count(checkpoint.config), checkpoint.path / MODULES_FILE
+    if labels != 1:
+        raise ModelError(
+            f"{checkpoint.config_place}: has {labels} labels; scores are of models with one label"
+        )
+    behind = [part.value for part, _ in _modules(file)[1:]] if file.is_file() else []
+    if behind:
+        raise ModelError(
+            f"{file}: the modules {', '.join(behind)} behind a head of labels are not computed "
+            "here; remove them for scores, or correct architectures in config.json for embeddings"
+        )
+
+
+def _score(checkpoint: Checkpoint, named: str | None) -> LabelScore:
+    """Return how a number becomes a score: by the activation that `named` or config.json names for
     sentence-transformers, else as a probability."""
     config, place = checkpoint.config, checkpoint.config_place
-    labels = label_count(config)
-    if labels != 1:
-        raise ModelError(f"{place}: has {labels} labels; scores are of models with one label")
     section = config.get("sentence_transformers")
-    named = section.get("activation_fn") if isinstance(section, Mapping) else None
+    if named is not None:
+        place = str(checkpoint.path / PROMPTS_FILE)
+    elif isinstance(section, Mapping):
+        named = section.get("activation_fn")
     named = named or config.get("sbert_ce_default_activation_function") or "Sigmoid"
     found = _LABEL_SCORES.get(str(named).rpartition(".")[2])
     if found is None:
@@ -189,66 +231,73 @@ def _label_score(checkpoint: Checkpoint) -> LabelScore:
     return found
 
 
-def _longest_text(folder: Path) -> int | None:
-    """Return the longest text of the model's training in tokens, None if no file says."""
-    for file in sorted(folder.glob(_LENGTH_FILES)):
-        most = read_json(file).get("max_seq_length")
-        if most is not None:
-            if not FIELDS["max_position_embeddings"].takes(most):
-                raise ModelError(f"{file}: max_seq_length is {most!r}; it must be a whole number")
-            return int(most)
-    return None
-
-
 def _of_modules(checkpoint: Checkpoint, allowed: Sequence[str]) -> PoolingConfig | None:
     """Read the pooling from sentence-transformers' files; return None if the checkpoint has
     none. allowed: rules of pooling that the model can have."""
     file = checkpoint.path / MODULES_FILE
     if not file.is_file():
         return None
-    (first, _), *modules = _modules(file) or [("", file)]
-    if first != _TRANSFORMER:
-        raise ModelError(f"{file}: must begin with a Transformer; download the folder again")
-    rest = [name for name, _ in modules]
-    if rest == [_LOGIT_SCORE]:
-        return _logit_score(modules[0][1])
-    body = rest[:-1] if rest[-1:] == [_NORMALIZE] else rest
-    if (body and (body[0] != _POOLING or set(body[1:]) - {_DENSE})) or (rest and not body):
+    (first, path), *modules = _modules(file) or [(Part.MODEL, file)]
+    if first is not Part.TRANSFORMER or path != checkpoint.path:
         raise ModelError(
-            f"{file}: the modules {', '.join(rest)} behind the Transformer are not computed here; "
-            "Pooling, Dense, Normalize and LogitScore are"
+            f"{file}: must begin with a Transformer, whose path is empty; download the folder again"
         )
+    rest = [part for part, _ in modules]
+    if rest == [Part.LOGIT_SCORE]:
+        return _logit_score(modules[0][1])
+    body = rest[:-1] if rest[-1:] == [Part.NORMALIZE] else rest
+    if (body and (body[0] is not Part.POOLING or set(body[1:]) - {Part.DENSE})) or (
+        rest and not body
+    ):
+        raise ModelError(
+            f"{file}: the modules {', '.join(each.value for each in rest)} behind the Transformer "
+            "are not computed here; Pooling, Dense, Normalize and LogitScore are"
+        )
+    if body != rest:
+        read_settings(modules[-1][1] / _SETTINGS, Part.NORMALIZE)
     tokens = _pooled_tokens(modules[0][1], allowed) if body else "lasttoken"
     return PoolingConfig(
         kind="embed",
         normalized=not rest or rest != body,
         tokens=tokens,
-        dense=tuple(_dense(folder) for name, folder in modules if name == _DENSE),
+        dense=tuple(_dense(folder) for part, folder in modules if part is Part.DENSE),
     )
 
 
-def _modules(file: Path) -> list[tuple[str, Path]]:
-    """Return the last words of modules' types with their folders, in order."""
+def _modules(file: Path) -> list[tuple[Part, Path]]:
+    """Return the modules with their folders, in order."""
     try:
-        rows = read_json_file(file)
-        return [
-            (str(row["type"]).rpartition(".")[2], file.parent / Path(str(row["path"])).name)
-            for row in rows
-        ]
+        rows = [(str(row["type"]), str(row["path"])) for row in read_json_file(file)]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ModelError(
             f"{file}: is no list of sentence-transformers' modules ({error}); download it again"
         ) from error
+    known = {part.value: part for part in Part if part is not Part.MODEL}
+    found = []
+    for kind, path in rows:
+        part = known.get(kind.rpartition(".")[2]) if kind.startswith(_TYPES) else None
+        if part is None:
+            raise ModelError(
+                f"{file}: the module {kind[:128]} is not computed here; {', '.join(known)} of "
+                "sentence_transformers are"
+            )
+        if path != Path(path).name or path == "..":
+            raise ModelError(f"{file}: the path {path[:128]!r} must be a folder beside this file")
+        found.append((part, file.parent / path))
+    return found
 
 
 def _pooled_tokens(folder: Path, allowed: Sequence[str]) -> TokenPooling:
-    settings = read_json(folder / "config.json")
+    settings = read_settings(folder / _SETTINGS, Part.POOLING)
     named = settings.get("pooling_mode")
-    modes = {named} if isinstance(named, str) else {
-        name.removeprefix("pooling_mode_")
-        for name, on in settings.items()
-        if name.startswith("pooling_mode_") and on is True
-    }  # fmt: skip
+    if named is None:
+        modes = {
+            name.removeprefix("pooling_mode_")
+            for name, on in settings.items()
+            if name.startswith("pooling_mode_") and on is True
+        }
+    else:
+        modes = {named} if isinstance(named, str) else set(named)
     if len(modes) != 1 or not modes <= set(allowed):
         computed = (
             "only the last token (pooling_mode_lasttoken) of a decoder is pooled here"
@@ -256,8 +305,7 @@ def _pooled_tokens(folder: Path, allowed: Sequence[str]) -> TokenPooling:
             else f"one of {', '.join(dict.fromkeys(_TOKENS.values()))} is pooled here"
         )
         raise ModelError(
-            f"{folder / 'config.json'}: pools by {', '.join(sorted(modes)) or 'nothing'}; "
-            f"{computed}"
+            f"{folder / _SETTINGS}: pools by {', '.join(sorted(modes)) or 'nothing'}; {computed}"
         )
     return _TOKENS[modes.pop()]
 
@@ -266,41 +314,41 @@ def _includes_prompt(folder: Path) -> bool:
     """Return whether the tokens of a prompt are pooled with those of the input."""
     file = folder / MODULES_FILE
     modules = _modules(file) if file.is_file() else []
-    return not any(
-        read_json(of / "config.json").get("include_prompt") is False
-        for name, of in modules
-        if name == _POOLING
+    return all(
+        read_settings(of / _SETTINGS, Part.POOLING).get("include_prompt", True)
+        for part, of in modules
+        if part is Part.POOLING
     )
 
 
 def _dense(folder: Path) -> DenseLayer:
     """Read the settings of a matrix behind the pooling."""
-    place = folder / "config.json"
-    settings = read_json(place)
+    place = folder / _SETTINGS
+    settings = read_settings(place, Part.DENSE)
     named = str(settings.get("activation_function", "Tanh"))
     activation = _ACTIVATIONS.get(named.rpartition(".")[2])
     if activation is None:
         raise ModelError(
             f"{place}: the activation {named!r} is not computed here; {', '.join(_ACTIVATIONS)} are"
         )
-    sizes = [settings.get(key) for key in ("in_features", "out_features")]
-    if not all(FIELDS["hidden_size"].takes(size) for size in sizes):
-        raise ModelError(
-            f"{place}: in_features and out_features are {sizes[0]!r} and {sizes[1]!r}; they must "
-            "be whole numbers from 1"
-        )
-    inputs, outputs = (int(size) for size in sizes if size is not None)
-    bias = settings.get("bias") is not False
-    file = folder / "model.safetensors"
-    return DenseLayer(file=file, inputs=inputs, outputs=outputs, bias=bias, activation=activation)
+    inputs, outputs = (settings.get(key) for key in ("in_features", "out_features"))
+    if inputs is None or outputs is None:
+        raise ModelError(f"{place}: in_features and out_features are required; download it again")
+    return DenseLayer(
+        file=folder / "model.safetensors",
+        inputs=int(inputs),
+        outputs=int(outputs),
+        bias=settings.get("bias", True),
+        activation=activation,
+    )
 
 
 def _logit_score(folder: Path) -> PoolingConfig:
-    settings = read_json(folder / "config.json")
+    settings = read_settings(folder / _SETTINGS, Part.LOGIT_SCORE)
     no, yes = settings.get("false_token_id"), settings.get("true_token_id")
-    if not (isinstance(no, int) and isinstance(yes, int)):
+    if no is None or yes is None:
         raise ModelError(
-            f"{folder / 'config.json'}: scores by one token; scores of two, true_token_id and "
+            f"{folder / _SETTINGS}: scores by one token; scores of two, true_token_id and "
             "false_token_id, are computed here"
         )
     return PoolingConfig(kind="classify", token_ids=(no, yes))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from atom.errors import ModelError, RequestError
-from atom.model_source.json_object import read_object
+from atom.pooling_config.sentence_files import Part, read_settings
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 InputType = Literal[
@@ -82,10 +82,8 @@ def read_prompts(folder: Path, *, pooled: bool) -> EmbeddingPrompts:
     """Read the prompts of a model. pooled: of its pooling's settings. Raises `ModelError` for
     prompts that are no texts, and for a default that is not there or cannot be computed."""
     file = folder / PROMPTS_FILE
-    said = read_object(file)
+    said = read_settings(file, Part.MODEL)
     texts, default = said.get("prompts") or {}, said.get("default_prompt_name")
-    if not isinstance(texts, dict) or not all(isinstance(each, str) for each in texts.values()):
-        raise ModelError(f"{file}: prompts must be an object of names and texts")
     if default is not None and default not in texts:
         raise ModelError(
             f"{file}: default_prompt_name is {default!r}, and prompts has "

@@ -23,7 +23,8 @@ from atom.config import Config, EngineOptions, build_config
 from atom.errors import AtomError, ConfigError, ModelError
 from atom.models.decoder.encoder.pooled_rows import pooled_rows
 from atom.pooling_config import TokenPooling
-from atom.tokenizer import Tokenizer, TruncationSide
+from atom.sampling_params import TruncationSide
+from atom.tokenizer import Tokenizer
 from tests.support.models.encoder_checkpoints import (
     FAMILIES,
     add_dense,
@@ -286,7 +287,7 @@ def test_files_say_how_an_encoder_is_pooled(tmp_path: Path) -> None:
     _say(scorer, sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
     pooling = built(scorer).model.pooling
     assert pooling is not None
-    assert pooling.label == "logit"
+    assert pooling.score == "logit"
 
 
 def _say(folder: Path, **fields: Any) -> None:

@@ -49,7 +49,7 @@ class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[Literal["score"], Meta(description="Always score.")] = "score"
     index: Annotated[int, Meta(description="Which of those that were sent.")]
-    score: Annotated[float, Meta(description="The share of yes, or the cosine.")]
+    score: Annotated[float, Meta(description="A reranker's, or the similarity of embeddings.")]
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):

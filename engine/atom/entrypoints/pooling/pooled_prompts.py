@@ -17,7 +17,7 @@ from atom.entrypoints.pooling.requests import PoolingRequest
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.input_processor import Prompt
-from atom.pooling_config import PoolingConfig, PoolingKind
+from atom.pooling_config import PoolingConfig, PoolingKind, Similarity
 from atom.pooling_config.embedding_prompts import EmbeddingPrompts
 from atom.sampling_params import SamplingParams
 
@@ -46,6 +46,11 @@ class Asked:
     def prompts(self) -> EmbeddingPrompts:
         """Return the prompts of an embedding model. Raises `RequestError` as `kind` does."""
         return self._pooling.prompts
+
+    @property
+    def similarity(self) -> Similarity:
+        """Return the similarity of two embeddings. Raises `RequestError` as `kind` does."""
+        return self._pooling.similarity
 
     @property
     def _pooling(self) -> PoolingConfig:

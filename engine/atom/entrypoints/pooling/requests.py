@@ -11,6 +11,7 @@ from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.entrypoints.request_fields.request_body import ServedBody
 from atom.errors import RequestError
 from atom.pooling_config.embedding_prompts import InputType
+from atom.sampling_params import TruncationSide
 
 MAX_INPUTS = 2048  # OpenAI's bound
 MAX_INSTRUCTION_CHARS = 8192
@@ -37,7 +38,7 @@ class PoolingRequest(ServedBody):
 
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     """Keep this number of tokens of each input; -1: as the context holds."""
-    truncation_side: Literal["left", "right"] | None = None
+    truncation_side: TruncationSide | None = None
     """The end of each input that is cut: as the model's tokenizer says, unless it is sent."""
 
 

@@ -6,7 +6,8 @@ models were trained.
 
 from __future__ import annotations
 
-DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+from atom.pooling_config import RERANKER_INSTRUCTION
+
 _BEFORE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
@@ -18,7 +19,7 @@ _BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 def reranker_parts(query: str, document: str, instruction: str | None) -> tuple[str, str, str]:
     """Return the prompt in three parts, of which the middle one may be cut at its end."""
     judged = (
-        f"<Instruct>: {instruction or DEFAULT_INSTRUCTION}\n"
+        f"<Instruct>: {instruction or RERANKER_INSTRUCTION}\n"
         f"<Query>: {query}\n"
         f"<Document>: {document}"
     )

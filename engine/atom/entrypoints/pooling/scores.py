@@ -2,12 +2,13 @@
 
 A reranker reads each pair in one prompt, Qwen3-Reranker's, and says yes or no; a cross-encoder
 reads both texts as two segments, and its head gives the score; an embedding model reads each text
-once, and the cosine of the two vectors is the score, as in vLLM.
+once, and the similarity of the two vectors is the score: their cosine, unless the model's files
+name another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,16 @@ from atom.entrypoints.pooling.pooled_prompts import Asked, naming, pool
 from atom.entrypoints.pooling.requests import RerankRequest, ScoreRequest
 from atom.entrypoints.pooling.reranker_prompt import reranker_parts
 from atom.errors import RequestError
+from atom.pooling_config import Similarity
 
+_Vector = NDArray[np.float32]
+# As in sentence-transformers: a larger number is nearer.
+_SIMILARITIES: Mapping[Similarity, Callable[[_Vector, _Vector], float]] = {
+    "cosine": lambda one, other: np.clip(_unit(one) @ _unit(other), -1, 1),
+    "dot": lambda one, other: one @ other,
+    "euclidean": lambda one, other: -np.linalg.norm(one - other),
+    "manhattan": lambda one, other: -np.abs(one - other).sum(),
+}
 _Pairs = Sequence[tuple[str, str]]
 
 
@@ -149,16 +159,16 @@ async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scor
 
 
 async def _compared(asked: Asked, pairs: _Pairs) -> _Scored:
-    """Return the cosines of the pairs' embeddings; a text in several pairs is embedded once."""
+    """Return the similarity of each pair's embeddings; a text in several pairs is embedded
+    once."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     prompt = asked.prompts.text(None, None)
     pooled = await pool(asked, [prompt + text for text in texts], add_special_tokens=True)
-    of = dict(zip(texts, _unit(pooled.vectors), strict=True))
-    cosines = [float(np.clip(of[one] @ of[other], -1, 1)) for one, other in pairs]
-    return _Scored(cosines, pooled.usage)
+    of = dict(zip(texts, pooled.vectors, strict=True))
+    similarity = _SIMILARITIES[asked.similarity]
+    return _Scored([float(similarity(of[one], of[other])) for one, other in pairs], pooled.usage)
 
 
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+def _unit(vector: _Vector) -> _Vector:
+    unit: _Vector = vector / max(np.linalg.norm(vector), np.finfo(np.float32).tiny)
     return unit

@@ -6,12 +6,12 @@ model or of the server.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
 from atom.entrypoints.request_fields.request_body import StrictModel, Whole
-from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES
+from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, TruncationSide
 
 
 def _kind_of_stop(value: Any) -> str:
@@ -98,7 +98,7 @@ class TokenFields(StrictModel):
     """Let the tokenizer add its marks, such as one of the beginning, to the prompt."""
     truncate_prompt_tokens: Whole | None = None
     """Cut the prompt to so many tokens; -1: to the size of the context."""
-    truncation_side: Literal["left", "right"] | None = None
+    truncation_side: TruncationSide | None = None
     """The end of the prompt that is cut: left unless it is sent."""
     skip_special_tokens: bool | None = None
     """Leave the model's marks out of the answer's text; true unless it is sent."""

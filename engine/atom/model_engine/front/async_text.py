@@ -16,7 +16,7 @@ from atom.errors import EngineDeadError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import group_of
-from atom.tokenizer import TruncationSide
+from atom.sampling_params import TruncationSide
 from atom.utils.fair_threads import FairThreads
 
 _LONG_TEXT_CHARACTERS = 8192  # or as many tokens

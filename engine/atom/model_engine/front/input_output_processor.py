@@ -224,7 +224,8 @@ def _load_tokenizer(config: Config) -> Tokenizer | None:
     folder = config.model.tokenizer_path
     if config.model.load_dummy and not has_tokenizer(folder):
         return None
-    return Tokenizer(folder)
+    pooling = config.model.pooling
+    return Tokenizer(folder, lowercases=pooling is not None and pooling.lowercases)
 
 
 def _added_tokens(tokenizer: Tokenizer | None) -> AddedTokens:

@@ -25,9 +25,9 @@ from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.request_image import RequestImage
 from atom.model_engine.wire.request_bounds import RequestBounds
 from atom.model_engine.wire.request_images import check_images
-from atom.sampling_params import SamplingParams
+from atom.sampling_params import SamplingParams, TruncationSide
 from atom.structured_outputs import StructuredOutputsParams
-from atom.tokenizer import Tokenizer, TruncationSide
+from atom.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 

@@ -31,8 +31,9 @@ class PoolingStepRunner(StepRunner):
         super().__init__(*parts)
         pooling = model.pooling
         assert pooling is not None
-        self._normalized, self._label = pooling.normalized, pooling.label
-        by_tokens = pooling.kind == "classify" and pooling.label is None
+        self._normalized = pooling.normalized
+        self._score = pooling.score if pooling.kind == "classify" else None
+        by_tokens = self._score is not None and not model.facts.is_encoder
         self._token_ids = score_tokens(model) if by_tokens else None
         self._dense = dense_layers(model, self._device.torch_device)
 
@@ -49,20 +50,20 @@ class PoolingStepRunner(StepRunner):
 
     def _pool(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, size] float32
         """Return the embeddings, of length 1 if they are to be, or scores: a head's labels, or
-        probabilities of the second of two tokens against the first; in float32, since clients
-        compare numbers that are nearly equal."""
-        if self._label is not None:
-            labels = hidden.float()
-            return labels.sigmoid() if self._label == "sigmoid" else labels
-        if self._token_ids is None:
+        the lead of the second of two tokens over the first, as numbers or probabilities; in
+        float32, since clients compare numbers that are nearly equal."""
+        if self._score is None:
             vectors = hidden.float()
             for dense in self._dense:
                 vectors = dense(vectors)
             if self._normalized:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
             return vectors
-        logits = self.model.compute_logits(hidden)[:, list(self._token_ids)].float()
-        return logits.softmax(-1)[:, 1:]
+        labels = hidden.float()
+        if self._token_ids is not None:
+            logits = self.model.compute_logits(hidden)[:, list(self._token_ids)].float()
+            labels = logits[:, 1:] - logits[:, :1]
+        return labels.sigmoid() if self._score == "sigmoid" else labels
 
 
 def score_tokens(model: ModelConfig) -> tuple[int, int]:
