@@ -109,8 +109,9 @@ class EngineOptions:
             speculation=self.speculative is not None,
         )
 
-    def beside_fallback(self, model: ModelConfig) -> tuple[str, ...]:
-        """Return the options that a model without a family refuses, as far as they are set."""
+    def beside_fallback(self, model: ModelConfig) -> dict[str, str]:
+        """Return the options that a model without a family refuses, as far as they are set, with
+        their names."""
         asked = {
             "data_parallel_size": self.parallel.data_parallel_size > 1,
             "enable_lora": self.lora is not None,
@@ -122,7 +123,7 @@ class EngineOptions:
             "runner": model.pooling is not None,
             "speculative_config": self.speculative is not None,
         }
-        return tuple(name for name, is_set in asked.items() if is_set)
+        return {name: name for name, is_set in asked.items() if is_set}
 
     def transfer_problems(self, model: ModelConfig) -> list[str]:
         """Return why an engine with these options cannot exchange KV pages, if it is to."""

@@ -276,12 +276,15 @@ def _devices(fleet: Sequence[Manifest]) -> DevicePicture:
 
 
 def report_document(report: PlanReport) -> dict[str, Any]:
-    """Return the operator's own plan.json and the parts of its sizes, the problems, or both."""
+    """Return the operator's own plan.json with the parts of its sizes and the warnings, the
+    problems, or both."""
     result: dict[str, Any] = {**report.key._asdict(), "canStart": report.can_start}
     if report.problems:
         result["problems"] = [str(problem) for problem in report.problems]
     if report.plan is None:
         return result
+    if report.plan.spec.warnings:
+        result["warnings"] = list(report.plan.spec.warnings)
     if report.beside is not None:
         result["together"] = needs_of(report.plan, report.beside)
     if report.pair is not None:

@@ -71,6 +71,7 @@ from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.token_in_token_out.render import TOKENS_DOCUMENTED, render_routes
 from atom.errors import AtomError
 from atom.model_engine.front.engine_lifecycle import EngineState
+from atom.sizing import fallback_notice
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -256,6 +257,7 @@ def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
             supported_endpoints=list(state.offer(engine).endpoints),
             input_modalities=["text"] if engine.images is None else ["text", "image"],
             weight_version=engine.pauses.weights_version,
+            notice=fallback_notice(model.facts) or UNSET,
         )
 
     def info(name: str) -> ModelInfo:

@@ -21,6 +21,7 @@ _FIELDS = {
     "runner": _EXTRA,
     "speculative_config": "spec.engine.speculative",
 }
+_FLAGS = {"enable_sleep_mode": "--enable-sleep-mode", "runner": "--runner"}  # in extraArgs
 
 
 def validate_fallback(options: EngineOptions, facts: ModelFacts | None) -> Iterator[FieldProblem]:
@@ -39,8 +40,10 @@ def validate_fallback(options: EngineOptions, facts: ModelFacts | None) -> Itera
         "runner": options.model.runner == "pooling",
         "speculative_config": options.speculative.method is not None,
     }
-    for name, problem in fallback_problems(facts, [name for name, given in asked.items() if given]):
-        yield FieldProblem(_FIELDS[name], problem, Reason.UNSUPPORTED_BY_ENGINE)
+    places = {name: _FIELDS[name] for name, given in asked.items() if given}
+    words = {name: _FLAGS.get(name, place) for name, place in places.items()}
+    for name, problem in fallback_problems(facts, words):
+        yield FieldProblem(places[name], problem, Reason.UNSUPPORTED_BY_ENGINE)
 
 
 def fallback_warnings(facts: ModelFacts | None) -> tuple[str, ...]:

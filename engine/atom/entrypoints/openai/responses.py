@@ -281,6 +281,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         str | UnsetType,
         Meta(description="Of the model's weights, as answers name it in system_fingerprint."),
     ] = UNSET
+    notice: Annotated[
+        str | UnsetType,
+        Meta(description="A restriction that users of the model should know, if it has one."),
+    ] = UNSET
     root: Annotated[
         str | UnsetType, Meta(description="Of an adapter: the folder or hub id that it is from.")
     ] = UNSET

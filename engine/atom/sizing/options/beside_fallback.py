@@ -6,7 +6,7 @@ greedy and drawn tokens; all else is refused until a test proves it. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 
 from atom.sizing.model_facts import ModelFacts
 
@@ -24,14 +24,16 @@ REFUSED_BESIDE_FALLBACK = {
 }
 
 
-def fallback_problems(facts: ModelFacts, asked: Collection[str]) -> Iterator[tuple[str, str]]:
+def fallback_problems(facts: ModelFacts, asked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the options that are asked for and that prevent serving a model without a family, each
-    with the reason and the remedy; none for a family. asked: keywords of the table."""
+    with the reason and the remedy; none for a family. asked: keywords of the table, with the names
+    that the reader knows."""
     if not facts.is_fallback:
         return
     for name, feature in REFUSED_BESIDE_FALLBACK.items():
         if name in asked:
             yield (
                 name,
-                f"{feature} with a model that has no family here is not proven; leave {name} out",
+                f"{feature} with a model that has no family here is not proven; leave "
+                f"{asked[name]} out",
             )

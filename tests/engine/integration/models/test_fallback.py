@@ -32,12 +32,15 @@ from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.families.fallback import FALLBACKS
 from atom.sizing.options.beside_fallback import REFUSED_BESIDE_FALLBACK
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.byte_tokenizer import build_byte_tokenizer
 from tests.support.models.fallback_checkpoints import (
     drawn_settings,
     make_fallback_checkpoint,
     published_model,
 )
 from tests.support.models.greedy_oracle import GreedyAnswers
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import serve_model
 
 NEW_TOKENS = 8
 PROMPT_LENGTHS = (1, 15, 16, 46, 100)
@@ -250,6 +253,22 @@ def test_the_start_says_that_there_is_no_family(
     assert "StableLmForCausalLM has no family here" in notice
     assert notice in caplog.text
     assert config.execution.enforce_eager
+
+
+@pytest.mark.parametrize("architecture", [None, "StableLmForCausalLM"])
+async def test_the_card_of_the_model_has_the_notice(
+    tmp_path: Path, architecture: str | None
+) -> None:
+    if architecture is None:
+        make_tiny_checkpoint(tmp_path)
+    else:
+        make_fallback_checkpoint(tmp_path, architecture, vocab_size=320)
+        build_byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    config = build_config(EngineOptions.of(model=str(tmp_path), device="cpu", num_kv_blocks=32))
+    async with serve_model(config) as rig:
+        (card,) = (await rig.client.get("/v1/models")).json()["data"]
+        wanted = {} if architecture is None else {"notice": fallback_notice(config.model.facts)}
+        assert {key: card[key] for key in card if key == "notice"} == wanted
 
 
 def changed(folder: Path, tmp_path: Path, **fields: Any) -> Path:
