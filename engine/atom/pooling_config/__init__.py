@@ -218,7 +218,7 @@ def _score(checkpoint: Checkpoint, named: str | None) -> LabelScore:
     config, place = checkpoint.config, checkpoint.config_place
     section = config.get("sentence_transformers")
     if named is not None:
-        place = str(checkpoint.path / PROMPTS_FILE)
+        place = checkpoint.path / PROMPTS_FILE
     elif isinstance(section, Mapping):
         named = section.get("activation_fn")
     named = named or config.get("sbert_ce_default_activation_function") or "Sigmoid"
@@ -273,7 +273,7 @@ def _modules(file: Path) -> list[tuple[Part, Path]]:
             f"{file}: is no list of sentence-transformers' modules ({error}); download it again"
         ) from error
     known = {part.value: part for part in Part if part is not Part.MODEL}
-    found = []
+    found: list[tuple[Part, Path]] = []
     for kind, path in rows:
         part = known.get(kind.rpartition(".")[2]) if kind.startswith(_TYPES) else None
         if part is None:

@@ -9,7 +9,7 @@ name another.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from atom.pooling_config import Similarity
 
 _Vector = NDArray[np.float32]
 # As in sentence-transformers: a larger number is nearer.
-_SIMILARITIES: Mapping[Similarity, Callable[[_Vector, _Vector], float]] = {
+_SIMILARITIES: Mapping[Similarity, Callable[[_Vector, _Vector], Any]] = {
     "cosine": lambda one, other: np.clip(_unit(one) @ _unit(other), -1, 1),
     "dot": lambda one, other: one @ other,
     "euclidean": lambda one, other: -np.linalg.norm(one - other),
