@@ -38,6 +38,7 @@ from tests.support.in_memory_cluster.quantities import text, thousandths
 from tests.support.operator.builders_operator import atom_deployment, gpu_node, gpu_pod
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.merged_fields import copied
+from tests.support.operator_life.closed import let_others_give_the_turn_back
 from tests.support.operator_life.groups import group_of
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, SPOILT
 from tests.support.operator_life.others_at_work import ForeignAutoscaler, NodeAutoscaler
@@ -374,6 +375,7 @@ class Life:
         self.state.policies.clear()
         self.state.silent_policy = frozenset()
         self.foreign = None
+        let_others_give_the_turn_back(self)
         self.cluster.kubelets.rejecting.clear()
         if self.gateway is not None:
             self.gateway.refused = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.support.operator_life.canaries import draw_canary_story
+from tests.support.operator_life.closed import draw_closed_story
 from tests.support.operator_life.life import play
 from tests.support.operator_life.pairs import draw_pair_story
 from tests.support.operator_life.story import Story, draw_story, shortest
@@ -20,6 +21,7 @@ KINDS: Mapping[str, Callable[[int], Story]] = {
     "wider": draw_wider_story,
     "canary": draw_canary_story,
     "pair": draw_pair_story,
+    "closed": draw_closed_story,
 }
 _SAME = 30  # characters by which two failures are of one promise
 

@@ -15,6 +15,7 @@ from tests.support.in_memory_cluster.devices.device_manager import ends_engine
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
 from tests.support.operator_life.canaries import CanaryPromises, engine_asked_for
 from tests.support.operator_life.causes import untold
+from tests.support.operator_life.closed import ClosedPromises
 from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.group_promises import GroupPromises
 from tests.support.operator_life.groups import group_of, leader_of
@@ -90,6 +91,7 @@ class Promises:
         self.canary = CanaryPromises(life)
         self.wider = WiderPromises(life)
         self.pair = PairPromises(life)
+        self.closed = ClosedPromises(life)
         self.devices = DevicePromises(life, self._hold)
         self.groups = GroupPromises(life, self._hold)
         self.bound = RolloutBound(life)
@@ -115,6 +117,12 @@ class Promises:
         self._what_serves_stays()
         self._the_strategy_is_due()
         self._roles_change_in_order()
+        self._nothing_begins_while_closed()
+
+    @promise("closed-windows-keep-pods")
+    def _nothing_begins_while_closed(self) -> None:
+        found = self.closed.broken()
+        self._hold(found is None, f"{found}")
 
     @promise("prefill-pods-go-first", "one-role-serves")
     def _roles_change_in_order(self) -> None:
