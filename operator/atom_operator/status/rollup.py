@@ -385,7 +385,7 @@ def _failure(situation: StatusInputs) -> Verdict:
     if message := running.progress.refused_message:
         return Verdict(kind, "True", Reason.PODS_REFUSED, message)
     if failing is not None:
-        return failing
+        return _beside_silence(failing, situation)
     for explain in (silent_verdict, ended_verdict):
         explained = explain(situation.observed, running)
         if explained is not None:
@@ -394,6 +394,18 @@ def _failure(situation: StatusInputs) -> Verdict:
     if stalled and running.progress.up_to_date and not running.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
+
+
+def _beside_silence(failing: Verdict, situation: StatusInputs) -> Verdict:
+    """Name silent nodes beside the faults of pods: mending one starts no pod on the other. The
+    fault of a group is kept while it is made again, longer than its node may be silent."""
+    running = situation.deployment
+    silent = silent_verdict(situation.observed, running) if not running.in_groups else None
+    return (
+        failing
+        if silent is None
+        else replace(failing, message=f"{failing.message}; {silent.message}")
+    )
 
 
 def _waits_well(situation: StatusInputs, progressing: Verdict) -> bool:

@@ -70,6 +70,20 @@ async def look(cluster: FakeCluster) -> None:
         await reconciler(cluster).reconcile(KEY)
 
 
+async def test_a_silent_node_and_the_fault_of_another_pod_are_both_told() -> None:
+    cluster = await serving_on_two_full_nodes()
+    lose_node_b(cluster)
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    engine = {"name": "engine", "ready": False, "restartCount": 0, "state": waiting}
+    ready(cluster.find(POD, "chat-1"), "False")["status"]["containerStatuses"] = [engine]
+    finish_rollout(cluster, ready=0)
+    await look(cluster)
+    for kind in ("Degraded", "Ready"):
+        message = condition(cluster, kind)["message"]
+        assert "no such image" in message
+        assert "node b has not reported" in message
+
+
 async def test_what_is_left_serves_and_nothing_is_changed() -> None:
     cluster = await serving_on_two_full_nodes()
     before, records = workload(cluster), ready_records(cluster)
