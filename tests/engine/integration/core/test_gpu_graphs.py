@@ -181,9 +181,9 @@ def test_eager_steps_give_the_same(checkpoint, expected) -> None:
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "eager"])
-@pytest.mark.parametrize("drafts", [1, 4])
-def test_speculation_gives_the_same(checkpoint, expected, drafts, enforce_eager) -> None:
-    asked = SpeculativeConfig(num_tokens=drafts, fewest_matched=1, adaptive=False)
+@pytest.mark.parametrize(("method", "drafts"), [("ngram", 1), ("ngram", 4), ("suffix", 4)])
+def test_speculation_gives_the_same(checkpoint, expected, method, drafts, enforce_eager) -> None:
+    asked = SpeculativeConfig(method=method, num_tokens=drafts, fewest_matched=1, adaptive=False)
     assert (
         tokens(checkpoint, device="auto", speculative=asked, enforce_eager=enforce_eager)
         == expected
