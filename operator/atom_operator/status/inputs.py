@@ -136,6 +136,12 @@ class StatusInputs:
         return whole and recorded is not None and recorded.name == state.revision
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether no replica is on its way to the newest revision, which may not be the one
+        that is asked for: its rollout may wait."""
+        return self.deployment.complete or self.rolled_out
+
+    @property
     def held_back(self) -> bool:
         """Return whether the spec's pods are not even asked for."""
         return self.plan is None or not self.plan.capacity.may_start

@@ -8,15 +8,12 @@ its revision.
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain.observed import Observed, PodState
 from atom_operator.domain.profile import Profile
 from atom_operator.status.adapters import adapter_status, adapters_ready, without_adapters
 from atom_operator.status.bounds import bounded
@@ -42,6 +39,7 @@ from atom_operator.status.roles.role_conditions import (
     pair_verdicts,
     prefill_pods_that_end,
 )
+from atom_operator.status.scheduled import scheduled
 from atom_operator.status.silent_nodes import silent_verdict
 from atom_operator.status.sleep import sleep_status
 from atom_operator.status.slo.slo_met import slo_met
@@ -50,10 +48,6 @@ from atom_operator.status.slo.steps_status import steps_status
 from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 from atom_operator.status.suspended import suspended_verdict
-
-# The scheduler's words about a resource, as it names it, and about what keeps pods off nodes.
-_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
-_BLOCKS = re.compile(r"untolerated taint|were unschedulable|affinity|topology spread|Too many pods")
 
 _TRY_AGAIN = (
     "A change of the spec is tried again; to try the same pods, set an annotation in "
@@ -138,7 +132,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
             situation.capacity.reason,
             situation.capacity.message,
         ),
-        _scheduled(situation),
+        scheduled(situation),
         _model_loaded(situation),
         capacity_matched(situation.capacity_in_force.capacity, situation.engines.measured),
         _progressing(situation),
@@ -218,61 +212,6 @@ def _over_profile(profile: Profile | None) -> str:
     if profile is None:
         return ""
     return f" over AtomProfile {profile.name} ({profile.summary})"
-
-
-def _scheduled(situation: StatusInputs) -> Verdict:
-    """Report the pods without a node, and why some have no ResourceClaim, which no scheduler
-    says."""
-    found, unclaimed = _placed(situation), situation.observed.refused.unclaimed
-    return found if unclaimed is None else replace(found, message=f"{found.message}; {unclaimed}")
-
-
-def _placed(situation: StatusInputs) -> Verdict:
-    kind, observed = ConditionType.SCHEDULED, situation.observed
-    waiting = situation.waiting
-    if not observed.pods and waiting is not None and waiting.unschedulable:
-        return Verdict(kind, "False", Reason.UNSCHEDULABLE, waiting.unschedulable)
-    if not observed.pods:
-        return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
-    for pod in observed.pods:
-        if (
-            pod.placement.unschedulable_message
-            and situation.surveyed.shortage
-            and not pod.placement.gated
-        ):
-            shortage, words = situation.surveyed.shortage, pod.placement.unschedulable_message
-            message = f"pod {pod.name}: {shortage}{_waits_beside(shortage, words)}"
-            return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
-        if pod.placement.unschedulable_message:
-            return Verdict(kind, "False", Reason.UNSCHEDULABLE, _waits_of_revisions(pod, observed))
-    pending = sum(not pod.placement.scheduled for pod in observed.pods)
-    if pending:
-        message = f"pods without a node: {pending}"
-        return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
-    return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
-
-
-def _waits_beside(shortage: str, words: str) -> str:
-    """Return the scheduler's words if they name a cause that a shortage of devices does not: once
-    the devices are back, the pod still waits for that."""
-    untold = any(resource not in shortage for resource in _INSUFFICIENT.findall(words))
-    # Where no node has devices, the shortage has no account of the nodes and of their blockers.
-    accounts = "free: " in shortage or "blocked: " in shortage
-    return f"; {words}" if untold or (not accounts and _BLOCKS.search(words)) else ""
-
-
-def _waits_of_revisions(first: PodState, observed: Observed) -> str:
-    """Return the scheduler's words about a pod, and about the first one of another revision that
-    waits for something else."""
-    message = first.placement.unschedulable_message
-    others = (
-        pod
-        for pod in observed.pods
-        if pod.revision != first.revision
-        and pod.placement.unschedulable_message not in (None, message)
-    )
-    told = [first, *itertools.islice(others, 1)]
-    return "; ".join(f"pod {pod.name}: {pod.placement.unschedulable_message}" for pod in told)
 
 
 def _progressing(situation: StatusInputs) -> Verdict:
@@ -414,7 +353,9 @@ def _waits_well(situation: StatusInputs, progressing: Verdict) -> bool:
     complete: what failed is told until its successor begins."""
     waits, rollback = situation.waits, situation.deployment.notes.rollback
     is_told = progressing.reason is Reason.ROLLOUT_WAITS
-    return is_told and waits is not None and not waits.is_refused and rollback is None
+    if not is_told or waits is None or waits.is_refused or rollback is not None:
+        return False
+    return situation.is_whole
 
 
 def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> Verdict:
@@ -441,6 +382,12 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
                 f"{deployment.ready} of {deployment.desired} replicas are ready{_kept(situation)}"
             )
             return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
+        elif progressing.reason is Reason.ROLLOUT_WAITS and not situation.is_whole:
+            message = (
+                f"{deployment.updated} of {deployment.desired} replicas have revision "
+                f"{deployment.revision}, which rolls out before; {progressing.message}"
+            )
+            return Verdict(kind, "False", Reason.ROLLING_OUT, message)
         return Verdict(kind, "False", cause.reason, cause.message)
     prefill = others.get(ConditionType.PREFILL_READY)
     if prefill is not None and prefill.status == "False":

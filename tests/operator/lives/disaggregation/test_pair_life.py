@@ -12,9 +12,10 @@ from tests.support.operator_life.pairs import PAIR_HAPPENINGS, draw_pair_story
 # are asked for, and then whole ones. 52: two prefill pods in a zone. 138: prefill pods fill a quota
 # of claims, and the only old decode pod has none. 500086: whole pods with a target of the first
 # token are asked for, and do not start beside decode pods that have no such target. 900042: decode
-# pods of other memory wait for old prefill pods that end.
+# pods of other memory wait for old prefill pods that end. 3000487: a change waits for the canary's
+# turn while the decode pods before it still roll out.
 DAILY = (27, 500086)
-MORE = (52, 0, 6, 138, 900042)
+MORE = (52, 0, 6, 138, 900042, 3000487)
 
 
 def live(seed: int) -> None:
