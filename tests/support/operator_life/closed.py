@@ -85,6 +85,7 @@ class ClosedPromises:
         self.held_by: RolloutTrain | None = None
         self.revisions: dict[str, str] = {}  # that the workloads of both roles ask for
         self.has_begun = False  # a rollout, which goes on
+        self.awaits_decode = False  # prefill pods of it have come, and decode pods follow
 
     @property
     def is_closed(self) -> bool:
@@ -104,11 +105,17 @@ class ClosedPromises:
     @promise("closed-windows-keep-pods")
     def broken(self) -> str | None:
         """Serving pods are not replaced while no rollout may begin; one that has begun goes on."""
-        names = (self.life.name, prefill_name(self.life))
-        changed = [name for name in names if self._is_replaced(name)]
-        closed, life = self.is_closed, self.life
-        if self._is_at_rest():
+        prefill, life = prefill_name(self.life), self.life
+        before = self.revisions.get(prefill)
+        changed = [name for name in (life.name, prefill) if self._is_replaced(name)]
+        closed = self.is_closed
+        if self._is_at_rest() and not self.awaits_decode:
             self.has_begun = False
+        if self.revisions.get(prefill) not in (None, before):
+            self.has_begun = self.has_begun or before is None
+            self.awaits_decode = True
+        if life.name in changed or "disaggregation" not in life.spec:
+            self.awaits_decode = False
         if not changed:
             return None
         begun, self.has_begun = self.has_begun, True
