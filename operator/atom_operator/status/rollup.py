@@ -22,8 +22,6 @@ from atom_operator.status.canary import canary_progressing, canary_status
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.devices_healthy import devices_verdict
-from atom_operator.status.ended_pods import ended_verdict
-from atom_operator.status.failing_pods import failing_verdict
 from atom_operator.status.inputs import StatusInputs
 from atom_operator.status.integrations_ready import (
     callers_meet,
@@ -32,6 +30,10 @@ from atom_operator.status.integrations_ready import (
 )
 from atom_operator.status.kstatus import kstatus_verdicts
 from atom_operator.status.loading import model_loaded
+from atom_operator.status.pods.ended_pods import ended_verdict
+from atom_operator.status.pods.failing_pods import failing_verdict
+from atom_operator.status.pods.scheduled import scheduled
+from atom_operator.status.pods.silent_nodes import silent_verdict
 from atom_operator.status.preparing import model_not_there, waits
 from atom_operator.status.roles.role_conditions import (
     pair_progress,
@@ -39,8 +41,6 @@ from atom_operator.status.roles.role_conditions import (
     pair_verdicts,
     prefill_pods_that_end,
 )
-from atom_operator.status.scheduled import scheduled
-from atom_operator.status.silent_nodes import silent_verdict
 from atom_operator.status.sleep import sleep_status
 from atom_operator.status.slo.slo_met import slo_met
 from atom_operator.status.slo.steps_as_predicted import steps_as_predicted

@@ -8,7 +8,7 @@ import pytest
 
 from atom_operator.domain import DeploymentState, Observed, PodState
 from atom_operator.domain.observed import PodHealth
-from atom_operator.status.failing_pods import failing_verdict
+from atom_operator.status.pods.failing_pods import failing_verdict
 
 NEW, OLD = "new", "old"
 FAULTS = ("no such image", "no such model", "device lost")

@@ -1,0 +1,1 @@
+"""Conditions that are read off the pods."""
