@@ -83,7 +83,7 @@ class ExecutionOptions:
         variable=_EAGER_VARIABLE,
     )
     self_check: str = option(
-        "off",
+        "auto",
         "compare the chosen kernels with the reference at the model's shapes before the server is "
         "ready (up to 10 s); auto: on a GPU, at the first start of a card, driver and version",
         flag=Flag(choices=SELF_CHECKS),
