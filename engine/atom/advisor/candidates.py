@@ -138,14 +138,13 @@ def _variants(
 
 
 def _with_tier(plain: Candidate, division: Division, size_bytes: int) -> Candidate | Lost:
-    """Return a candidate with a tier of a size, which a CPU takes from the engine's own memory."""
+    """Return a candidate with a tier of a size. A CPU takes the tier from the engine's own memory;
+    a GPU has places there for pages on their way."""
     label = f"{plain.label}{_of_tiers(size_bytes, 0)}"
     form = replace(plain.form, host=tier_of(plain.form, size_bytes))
     if form.host is None:
         why = "its layers cannot share prefixes, or a page is larger"
         return Lost(label, f"no tier of the KV cache: {why}")
-    if not division.on_cpu:
-        return replace(plain, form=form)
     try:
         limits = plain.form.limits
         tiered = replace(division, host_bytes=form.host_bytes)

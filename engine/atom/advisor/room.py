@@ -15,7 +15,7 @@ from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
 from atom.sizing.host_tier import HostTier, host_tier
 from atom.sizing.kernel_padding import aiter_expert_unit, aiter_position_bytes
 from atom.sizing.kv_budget import plan_kv_cache, running_sequences
-from atom.sizing.kv_layout import KvElement, kv_layout
+from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.options.cache import CacheOptions
@@ -99,9 +99,14 @@ def plan_form(division: Division, max_num_seqs: int, longest: int) -> EngineForm
 def tier_of(form: EngineForm, size_bytes: int) -> HostTier | None:
     """Return the tier of an engine in so many bytes of its host's memory; None if it has no
     page."""
-    layout, block_size = form.budget.layout, form.budget.block_size
-    found = host_tier(size_bytes, layout, block_size, form.limits.max_model_len, form.ranks)
+    layout = form.budget.layout
+    found = _tier(size_bytes, layout, form.limits, form.ranks)
     return found if found.num_pages else None
+
+
+def _tier(size_bytes: int, layout: KvLayout, limits: RunLimits, ranks: int) -> HostTier:
+    tier = host_tier(size_bytes, layout, limits.block_size, limits.max_model_len, ranks)
+    return tier.for_steps(limits.max_num_batched_tokens, layout, limits.block_size)
 
 
 def _planned(division: Division, max_num_seqs: int, max_model_len: int) -> EngineForm:
@@ -114,9 +119,9 @@ def _planned(division: Division, max_num_seqs: int, max_model_len: int) -> Engin
         num_speculative_tokens=0 if drafts is None else drafts.tokens,
         prefix_caching=cache.enable_prefix_caching,
     )
-    memory = _memory(division, limits, cache.gpu_memory_utilization)
     speculation = speculation_of(drafts)
     layout = kv_layout(facts, division.kv, division.ranks, speculation, limits.block_size)
+    memory = _memory(division, limits, layout, cache.gpu_memory_utilization)
     running = running_sequences(memory, layout, limits)
     if running < max_num_seqs:  # as the engine continues: with the needs of fewer rows
         return _planned(division, running, max_model_len)
@@ -135,7 +140,9 @@ def _planned(division: Division, max_num_seqs: int, max_model_len: int) -> Engin
     return replace(form, host=tier_of(form, division.host_bytes))
 
 
-def _memory(division: Division, limits: RunLimits, utilization: float) -> DeviceMemory:
+def _memory(
+    division: Division, limits: RunLimits, layout: KvLayout, utilization: float
+) -> DeviceMemory:
     facts, card = division.facts, division.card
     weights = _held_bytes(division, limits)
     whole = Sharding(division.ranks)
@@ -149,6 +156,8 @@ def _memory(division: Division, limits: RunLimits, utilization: float) -> Device
         overhead += division.host_bytes // division.ranks
     else:
         overhead += communication_bytes(facts.hidden_size * division.compute_bytes, whole)
+        if division.host_bytes:
+            overhead += _tier(division.host_bytes, layout, limits, division.ranks).staging_bytes
     return DeviceMemory(
         total_bytes=card.memory_bytes,
         utilization=utilization,

@@ -7,7 +7,7 @@ its pages. Pure; the engine allocates by it, and the operator plans by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom.sizing.kv_budget import checkpoint_tokens, filling_tokens
 from atom.sizing.kv_layout import KvLayout
@@ -35,6 +35,10 @@ class HostTier:
     ranks: int
     tokens: int
     step_pages: int = 0
+
+    def for_steps(self, tokens: int, layout: KvLayout, block_size: int) -> HostTier:
+        """Return the tier with a place for each page that a step of `tokens` tokens computes."""
+        return replace(self, step_pages=tokens // block_size * len(layout.groups))
 
     @property
     def size_bytes(self) -> int:

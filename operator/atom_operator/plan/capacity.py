@@ -270,7 +270,8 @@ def _tier(
 ) -> HostTier:
     layout, block_size = cache_layout(facts, options, accelerator), options.cache.block_size
     longest_tokens = longest(facts, options)
-    return host_tier(size_bytes, layout, block_size, longest_tokens, options.tensor_parallel)
+    tier = host_tier(size_bytes, layout, block_size, longest_tokens, options.tensor_parallel)
+    return tier.for_steps(options.scheduler.max_num_batched_tokens, layout, block_size)
 
 
 def _adapter_rooms(
@@ -332,6 +333,8 @@ def _capacity(
         row_bytes = facts.hidden_size * _compute_bytes(facts, accelerator)
         overhead += communication_bytes(row_bytes, options.sharding, options.nodes)
         overhead += expert_heap_bytes(options)
+        tier = tier_of(facts, options, accelerator)
+        overhead += 0 if tier is None else tier.staging_bytes
     reserve_bytes = int((activations + overhead) * correction.reserve)
     layout = cache_layout(facts, options, accelerator)
     memory = DeviceMemory(

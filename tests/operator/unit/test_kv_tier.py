@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from atom.sizing.host_tier import GIB
+from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.children.engine_container import engine_container
 from atom_operator.children.volumes import volumes
 from atom_operator.children.workload import pod_template
@@ -86,6 +87,24 @@ def test_on_a_cpu_the_tier_is_a_part_of_the_devices_memory() -> None:
     )
     assert key_of(without) != key_of(planned), "one's measurement corrects no plan of the other"
     assert key_of(plan(accelerator=GPU)) == key_of(plan(accelerator=GPU, cache=TIER))
+
+
+@pytest.mark.parametrize(("size", "batched"), [("64Gi", 8192), ("64Gi", 512), ("8Mi", 8192)])
+def test_on_a_gpu_pages_on_their_way_have_places_in_the_devices_memory(
+    size: str, batched: int
+) -> None:
+    """As many as a step computes, of at most half of the tier, and those that are read."""
+    asked = {"accelerator": GPU, "engine": {"maxNumBatchedTokens": batched}}
+    planned = plan(**asked, cache={"kv": {"hostMemory": size}})
+    before, after = plan(**asked).capacity.capacity, planned.capacity.capacity
+    assert before is not None
+    assert after is not None
+    page_bytes = after.kv_bytes_per_token * 16
+    half = max(1, int(quantity_bytes(size)) // page_bytes // 2)
+    pages = max(64, (256 << 20) // page_bytes)
+    written = max(pages, min(batched // 16, (1536 << 20) // page_bytes))
+    places = min(written, half) + min(pages, half)
+    assert after.device.reserve_bytes - before.device.reserve_bytes == places * page_bytes
 
 
 def test_a_tier_that_is_larger_than_the_cpus_memory_is_refused() -> None:

@@ -14,7 +14,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import psutil
 
@@ -212,8 +211,7 @@ def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> 
             f"{flag}: the host has {free / GIB:.1f} GiB left; give at most "
             f"{int(free * 0.9 / GIB * 10) / 10:g}"
         )
-    blocks = config.scheduler.max_num_batched_tokens // block_size
-    return replace(shape, step_pages=blocks * len(layout.groups))
+    return shape.for_steps(config.scheduler.max_num_batched_tokens, layout, block_size)
 
 
 def open_tier(
