@@ -34,6 +34,9 @@ TIER = {"kv_offloading_size": 0.01, "kv_offload_min_tokens": 0}
 _EXCHANGE = json.dumps({"kv_connector": "AtomConnector", "kv_role": "kv_both"})
 FEATURES: dict[str, dict[str, Any]] = {
     "drafts": {"speculative": SpeculativeConfig(num_tokens=3, fewest_matched=1, adaptive=False)},
+    "earlier answers": {
+        "speculative": SpeculativeConfig(method="suffix", num_tokens=3, adaptive=False)
+    },
     "tier": TIER,
     "files": {**TIER, "kv_disk_size": 0.02},
     "few blocks": {"num_kv_blocks": 30},
@@ -54,10 +57,11 @@ FEATURES: dict[str, dict[str, Any]] = {
         "kv_transfer": kv_transfer_config(_EXCHANGE, timeout_seconds=30.0, max_held_fraction=0.5)
     },
 }
-# A start refuses these, each by name: see tests of the configuration.
+# A start refuses these, each by name (see tests of the configuration), or has one of them.
 APART = [
     {"no prefix cache", "tier"}, {"no prefix cache", "files"}, {"no prefix cache", "pages"},
     {"sleeps", "pages"},
+    {"drafts", "earlier answers"},
 ]  # fmt: skip
 KEY = "key"
 BURST, PER_ENGINE = 8, 26

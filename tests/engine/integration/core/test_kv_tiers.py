@@ -60,6 +60,7 @@ class Way:
     budget: int = 48
     fp8: bool = False
     drafts: int = 0
+    method: str = "ngram"
     adapters: bool = False
     tight: int = 6
     write: str = "back"
@@ -75,7 +76,7 @@ class Way:
             found["kv_cache_dtype"] = "fp8"
         if self.drafts:
             found["speculative"] = SpeculativeConfig(
-                num_tokens=self.drafts, fewest_matched=1, adaptive=False
+                method=self.method, num_tokens=self.drafts, fewest_matched=1, adaptive=False
             )
         if self.adapters:
             found["lora"] = lora_of(adapters)
@@ -173,6 +174,7 @@ OF_DENSE: dict[str, Way] = {
     **WAYS,
     "fp8": Way(fp8=True),
     "drafts": Way(drafts=3, depth=1),
+    "earlier-answers": Way(drafts=3, method="suffix", depth=1),
     "adapters": Way(adapters=True, budget=40),
     "adapters-drafts": Way(adapters=True, drafts=2, write="through"),
     "fp8-protected": Way(fp8=True, policy="protected", depth=1, gib=0.001),

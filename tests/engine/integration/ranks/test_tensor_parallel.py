@@ -287,8 +287,13 @@ def test_rows_that_ask_for_more_than_a_draw(pair: RankGroup, dense: str) -> None
 
 
 @pytest.mark.parametrize("way", [{}, {"depth": 1}], ids=["at once", "a step behind"])
-def test_ranks_verify_the_same_drafts(pair: RankGroup, dense: str, way: dict[str, Any]) -> None:
-    drafts = SpeculativeConfig(num_tokens=4, fewest_matched=1, most_matched=3, adaptive=False)
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_ranks_verify_the_same_drafts(
+    pair: RankGroup, dense: str, way: dict[str, Any], method: str
+) -> None:
+    drafts = SpeculativeConfig(
+        method=method, num_tokens=4, fewest_matched=1, most_matched=3, adaptive=False
+    )
     asks: list[dict[str, Any]] = [
         {}, {"temperature": 0.7, "seed": 1}, {"temperature": 0.8, "top_k": 5, "seed": 2},
         {"repetition_penalty": 1.2}, {"logprobs": 2},

@@ -29,8 +29,10 @@ _FAMILIES: tuple[Architecture, ...] = (
 )  # fmt: skip
 _IN_EVERY_RUN = {"qwen3_next", "lfm2"}
 _DRAFTS = SpeculativeConfig(num_tokens=3, fewest_matched=1, most_matched=3, adaptive=False)
+_EARLIER = SpeculativeConfig(method="suffix", num_tokens=3, adaptive=False)
 _OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {}, "chunks": {"max_num_batched_tokens": 24}, "drafts": {"speculative": _DRAFTS},
+    "earlier-answers": {"speculative": _EARLIER},
 }  # fmt: skip
 
 

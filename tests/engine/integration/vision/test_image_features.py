@@ -21,6 +21,9 @@ from tests.support.models.vision_checkpoints import VisionModel, pictures_and_te
 GREEDY = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
 FEATURES: dict[str, dict[str, Any]] = {
     "drafts": {"speculative": SpeculativeConfig(num_tokens=2, fewest_matched=1, adaptive=False)},
+    "drafts of earlier answers": {
+        "speculative": SpeculativeConfig(method="suffix", num_tokens=2, adaptive=False)
+    },
     "adapters": {"lora": True},
     "a tier in the host's memory": {
         "kv_offloading_size": 0.01, "kv_offload_min_tokens": 0, "num_kv_blocks": 14,
@@ -42,6 +45,7 @@ TIERS = ("a tier in the host's memory", "a tier in files")
 # A tier needs cached prefixes, and has pages of whole blocks; files are behind the host's memory.
 APART = {
     frozenset(TIERS),
+    frozenset({"drafts", "drafts of earlier answers"}),
     *(frozenset({tier, "no prefix cache"}) for tier in TIERS),
     *(frozenset({tier, "an fp32 cache of single tokens"}) for tier in TIERS),
 }
