@@ -44,6 +44,11 @@ class Origin:
         return json.dumps(said, separators=(",", ":"))
 
 
+def subject(defaults: tuple[Default, ...]) -> str:
+    """Return the beginning of a message about changed defaults; empty without one."""
+    return f"{', '.join(map(str, defaults))}: " if defaults else ""
+
+
 def read_origin(text: str | None) -> Origin | None:
     """Parse a workload's stored origin; None if it is absent or unreadable."""
     try:

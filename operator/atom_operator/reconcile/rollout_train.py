@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from atom_operator.domain import DeploymentState, ObjectKey, Observed
-from atom_operator.domain.origin import Default
+from atom_operator.domain.origin import Default, subject
 from atom_operator.reconcile.disaggregation.pair import pair_rolls
 
 _REFRESHED = 16  # at the head of the queue, which are updated at once
@@ -119,17 +119,17 @@ class RolloutTrain:
         if is_new:
             self._refresh(key)
         return (
-            f"{_subject(defaults)}the operator lets {self._most} roll at a time: {self._place(key)}"
+            f"{subject(defaults)}the operator lets {self._most} roll at a time: {self._place(key)}"
         )
 
     def _stops(self, key: ObjectKey, defaults: tuple[Default, ...]) -> str | None:
         """Return why a changed default is not rolled out by any AtomDeployment, or None."""
         if not self._follows_defaults:
-            return f"{_subject(defaults)}{_WITH_OWN}"
+            return f"{subject(defaults)}{_WITH_OWN}"
         for default in defaults:
             for other in self._failed.get(default, ()):
                 self._stopped[key] = None
-                failed = f"{_subject((default,))}it could not become ready in {_name(other)}"
+                failed = f"{subject((default,))}it could not become ready in {_name(other)}"
                 return f"{failed}, so no other one takes it; another change of it begins anew"
         return None
 
@@ -216,10 +216,6 @@ def _is_stalled(running: DeploymentState) -> bool:
         and running.progress.up_to_date
         and not running.complete
     )
-
-
-def _subject(defaults: tuple[Default, ...]) -> str:
-    return f"{', '.join(map(str, defaults))}: " if defaults else ""
 
 
 def _name(key: ObjectKey) -> str:

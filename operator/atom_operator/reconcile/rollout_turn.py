@@ -12,7 +12,7 @@ from datetime import datetime, time, timedelta
 
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.domain import Observed, PodRevision, RevisionInForce, RolloutWait
-from atom_operator.domain.origin import Default, Origin
+from atom_operator.domain.origin import Default, Origin, subject
 from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
 from atom_operator.validation.rollout import find_zone
 
@@ -47,9 +47,10 @@ def begins(asked: RolloutSpec, observed: Observed, turns: Turns) -> Begin:
     def begin(defaults: tuple[Default, ...]) -> RolloutWait | None:
         closed = window_wait(asked, observed.at)
         if closed is not None:
-            return replace(closed, defaults=defaults)
-        words = (turns.take_urgent if asked.urgent else turns.take)(defaults)
-        return RolloutWait(words, in_row=True, defaults=defaults) if words is not None else None
+            words = f"{subject(defaults)}{closed.words}"
+            return replace(closed, words=words, defaults=defaults)
+        waits = (turns.take_urgent if asked.urgent else turns.take)(defaults)
+        return RolloutWait(waits, in_row=True, defaults=defaults) if waits is not None else None
 
     return begin
 

@@ -100,6 +100,21 @@ def test_a_change_for_many_takes_one_away_at_a_time(cause: str, good: bool, situ
             assert set(made.uids()) == set(made.before)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.singles
+@pytest.mark.parametrize("cause", [name for name, each in CAUSES.items() if each.rolls])
+def test_a_default_that_waits_for_a_window_is_named(cause: str) -> None:
+    with fleet(
+        models=1, specs={"m0": {"rollout": _NIGHT}}, profiles=CAUSES[cause].profiles
+    ) as made:
+        change(made, cause, good=True)
+        waits = made.waits("m0")
+        assert CAUSES[cause].told in waits
+        assert waits.endswith("): spec.rollout.window opens at 2026-01-02T22:00Z")
+        assert made.said("m0", "Progressing")["message"].endswith(f"; {waits}")
+        assert made.said("m0", "Ready")["status"] == "True"
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.singles
 @pytest.mark.parametrize("cause", ["a profile is edited", "the default image is another"])

@@ -7,6 +7,7 @@ what it wrote; never how it decides.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 _REVISION = "serving.atom.dev/revision"
 _FAILED = "serving.atom.dev/failed-revision"
-# An edited default waits, behind others and its own canary, or failed in one of these.
-_DEFAULT_WAITS = ("roll at a time", "so no other one takes it")
+# An edited profile waits for its turn or its window, or failed in another AtomDeployment: named
+# with it, as the guide of rollouts promises. A change of the spec that waits has it with it.
+_PROFILE_WAITS = re.compile(
+    r"AtomProfile .*: .*(roll at a time|so no other one takes it|window opens at)"
+)
 _WAIT_SECONDS = 180.0  # until a wait lasts
 _TELL_SECONDS = 60.0  # within which a cause is told: what no event announces is looked at by then
 _OWN_WAIT_SECONDS = 240.0  # until nothing may wait any more for what its own old pods hold
@@ -245,8 +249,9 @@ class Promises:
             )
             self._nothing_says_otherwise(conditions)
             sites = {_variable(pod, "SITE") for pod in self.life.pods}
-            waits = any(each in conditions["Progressing"]["message"] for each in _DEFAULT_WAITS)
-            as_edited = waits or sites <= {self.life.site}
+            waits = conditions["Progressing"]
+            is_told = _PROFILE_WAITS.search(waits["message"]) or waits["reason"] == "RolloutWaits"
+            as_edited = bool(is_told) or sites <= {self.life.site}
             self._hold(as_edited, f"Ready is true, and sites are {sites}")
             self._hold(not self._route_is_refused(), "Ready is true, and its route is refused")
         elif good and self._route_is_refused():

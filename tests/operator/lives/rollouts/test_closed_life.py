@@ -9,10 +9,14 @@ from tests.operator.lives.test_generated_life import broken, scene, told
 from tests.support.operator_life.closed import CLOSED_HAPPENINGS, draw_closed_story
 from tests.support.operator_life.lives import broken_seed
 
+# 6000059: an edited profile waits for its turn, and then for its window.
 DAILY = (0, 1)
+MORE = (6000059,)
 
 
-@pytest.mark.parametrize("seed", DAILY)
+@pytest.mark.parametrize(
+    "seed", [*DAILY, *(pytest.param(seed, marks=pytest.mark.whole) for seed in MORE)]
+)
 def test_lives_of_closed_windows_hold_what_the_documents_promise(seed: int) -> None:
     found = broken_seed("closed", seed)
     assert found is None, str(found)
@@ -47,3 +51,11 @@ def test_the_judge_tells_of_a_rollout_before_its_turn(monkeypatch: pytest.Monkey
     found = broken(told(scene(devices=4), steps))
     assert found is not None
     assert "pods of chat that serve are replaced while no rollout may begin" in found
+
+
+def test_the_judge_tells_of_a_profile_that_waits_unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_turn, "subject", lambda _defaults: "")
+    steps = (("ask_for_a_window", 600, 60, 20), ("change_the_profile", "1", 400))
+    found = broken(told(scene(devices=4), steps))
+    assert found is not None
+    assert "Ready is true, and sites are {None}" in found
