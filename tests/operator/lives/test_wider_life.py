@@ -15,7 +15,8 @@ from tests.support.operator_life.wider import RULES
 # by the rules of the pods before it. 65: a fight for the replicas of what was rolled back.
 # 3000201: a pod of a revision that was replaced in the moment in which its ReplicaSet makes it.
 DAILY = (23,)
-MORE = (0, 1, 2, 35, 65, 3000201)
+# 6000402: a node comes in the moment in which a pod is to be replaced in its place.
+MORE = (0, 1, 2, 35, 65, 3000201, 6000402)
 
 
 def live(seed: int) -> None:

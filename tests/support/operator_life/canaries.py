@@ -16,7 +16,7 @@ from atom_operator.kinds import HTTP_ROUTE
 from tests.support.in_memory_cluster.autoscalers import share_of_canary
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, IMAGES, Kind
-from tests.support.operator_life.places import fits
+from tests.support.operator_life.places import fits_beside
 from tests.support.operator_life.promise import promise
 from tests.support.operator_life.story import Happening, Story, draw_story
 
@@ -208,10 +208,13 @@ class CanaryPromises:
         return sum(home is not None and home not in self.life.state.lost for home in homes)
 
     def _finds_a_place(self) -> bool:
-        """Return whether one more pod beside a canary would start once those that end have gone."""
+        """Return whether one more pod beside a canary would start once those that end have gone,
+        and those that wait have taken their places."""
         workload, state = self.life.workload, self.life.state
         ending = [pod for pod in state.all(POD) if pod["metadata"].get("deletionTimestamp")]
-        return workload is not None and fits(state, workload, filter(self.life.is_own, ending))
+        waiting = [pod for pod in self.life.pods if not pod["spec"].get("nodeName")]
+        own = filter(self.life.is_own, ending)
+        return workload is not None and fits_beside(state, workload, waiting, own)
 
     def _is_just_lost(self) -> bool:
         """Whether its nodes have gone: what they run is called ready until the cluster knows."""

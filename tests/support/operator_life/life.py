@@ -105,15 +105,15 @@ class Life:
             self.cluster.clients.append(self.gateway.sync)
         self.foreign: ForeignAutoscaler | None = None
         self.cluster.clients.append(lambda: self.foreign and self.foreign.look())
-        if scene.wider.brings_nodes:
-            brings = NodeAutoscaler(self.cluster, self.new_node)
-            self.cluster.clients.append(brings.look)
         if scene.claimed:
             publish_class(self.state)
             for node in self.nodes:
                 publish_devices(self.state, node["metadata"]["name"], _PER_NODE)
         self.promises = Promises(self)
         self.cluster.clients.append(self.promises.watch)
+        if scene.wider.brings_nodes:  # judged from the next round on, when the operator sees them
+            brings = NodeAutoscaler(self.cluster, self.new_node)
+            self.cluster.clients.append(brings.look)
         api.evicts = self._evict
         self.cluster.settled.append(self.promises.judge)
         self._apply()

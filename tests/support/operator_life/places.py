@@ -63,18 +63,24 @@ def needs_several(life: Life, workload: Manifest) -> bool:
     return fits(life.state, workload, old)
 
 
-def groups_are_due(life: Life, workload: Manifest, before: str | None) -> str | None:
+def groups_are_due(life: Life, workload: Manifest, is_under_way: bool) -> str | None:
     """What is wrong with a change of groups, which replaces all that serve, at its beginning; not
-    while a change to the revision `before` has a group away, for which no other one goes."""
+    while the change before it has a group away, for which no other one goes."""
     old = old_pods(life, workload)
     if not old or len(old) != len(life.pods) or not all(map(is_ready, old)):
         return None
-    is_under_way = {pod["metadata"]["annotations"][_REVISION] for pod in old} != {before}
     if is_under_way and len(old) < workload["spec"].get("replicas", 1) * _GROUP_SIZE:
         return None
     if admits(life.state, workload, old, 1):
         return None
     return "groups go for new ones that would be refused"
+
+
+def all_serve(life: Life, workload: Manifest) -> bool:
+    """Whether every group that a workload asks for is there, ready and of its revision."""
+    pods = life.pods
+    wanted = workload["spec"].get("replicas", 1) * _GROUP_SIZE
+    return len(pods) == wanted and all(is_ready(pod) and _is_newest(pod, workload) for pod in pods)
 
 
 def fits_without(life: Life, workload: Manifest) -> bool:
@@ -110,6 +116,22 @@ def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -
         # The scheduler does not ask where a disk is, and a cordon can be lifted before it looks:
         # it may take any node.
         return not any(_is_elsewhere(state, pod, node) for node in state.api.nodes or [])
+
+
+def fits_beside(
+    state: ClusterState,
+    workload: Manifest,
+    waiting: Iterable[Manifest],
+    without: Iterable[Manifest],
+) -> bool:
+    """Whether one more pod would start beside those that wait for a node, while `without` are
+    gone."""
+    with _hidden(state, without):
+        for pod in waiting:
+            for node in nodes_for(state, pod)[:1]:
+                home = {**pod["spec"], "nodeName": node["metadata"]["name"]}
+                state.api.objects[_key(pod)] = {**pod, "spec": home}
+        return fits(state, workload, ())
 
 
 def fits_a_new_node(life: Life, workload: Manifest) -> bool:

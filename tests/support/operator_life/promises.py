@@ -21,7 +21,12 @@ from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.group_promises import GroupPromises
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.pairs import PairPromises
-from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
+from tests.support.operator_life.places import (
+    all_serve,
+    fits_without,
+    groups_are_due,
+    strategy_is_due,
+)
 from tests.support.operator_life.promise import promise
 from tests.support.operator_life.rollout_bound import RolloutBound
 from tests.support.operator_life.wider import WiderPromises
@@ -87,6 +92,7 @@ class Promises:
         self.story: list[str] = []
         self.serving: dict[str, Manifest] = {}
         self.chosen: tuple[Any, ...] = ()
+        self.rolls = False  # groups, since the last choice
         self.turns: dict[str, int] = {}
         self.told: dict[str, str] = {}
         self.blocked: dict[str, float] = {}
@@ -182,11 +188,13 @@ class Promises:
             return
         revision = workload["metadata"].get("annotations", {}).get(_REVISION)
         chosen = (revision, repr(workload["spec"].get("strategy")))
+        of_groups = "strategy" not in workload["spec"]
         if chosen == self.chosen:
+            self.rolls = self.rolls and not (of_groups and all_serve(self.life, workload))
             return
-        before, self.chosen = self.chosen, chosen
-        if "strategy" not in workload["spec"]:
-            words = groups_are_due(self.life, workload, before[0] if before else None)
+        was_rolling, self.rolls, self.chosen = self.rolls, True, chosen
+        if of_groups:
+            words = groups_are_due(self.life, workload, was_rolling)
             self._hold(words is None, f"{words}")
             return
         rollout = self.life.spec.get("rollout") or {}

@@ -11,7 +11,8 @@ from tests.support.operator_life.lives import broken_seed
 # 19: the spec is refused when the canary is deleted by hand, and its share with it. 390: promoted
 # while its pods would be refused. 416: its node is lost, and back.
 DAILY = (19,)
-MORE = (75, 0, 1, 390, 416, 2022)
+# 6000243: pods of a promoted change wait for the places of old ones while a node is drained.
+MORE = (75, 0, 1, 390, 416, 2022, 6000243)
 
 
 def live(seed: int) -> None:
