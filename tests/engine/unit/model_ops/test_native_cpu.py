@@ -102,7 +102,7 @@ def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:
     script = (
         "from atom.model_ops.backends import resolve_ops\n"
         "import torch\n"
-        "from atom.model_ops.backends.interface import OpCase\n"
+        "from atom.model_ops.backends.op_case import OpCase\n"
         "case = OpCase(dtype=torch.float32, kv_dtype=torch.float32)\n"
         "print(sorted(set(resolve_ops('cpu', case).chosen.values())))\n"
     )
