@@ -340,11 +340,9 @@ def _beside_silence(failing: Verdict, situation: StatusInputs) -> Verdict:
     fault of a group is kept while it is made again, longer than its node may be silent."""
     running = situation.deployment
     silent = silent_verdict(situation.observed, running) if not running.in_groups else None
-    return (
-        failing
-        if silent is None
-        else replace(failing, message=f"{failing.message}; {silent.message}")
-    )
+    if silent is None:
+        return failing
+    return replace(failing, message=f"{failing.message}; {silent.message}")
 
 
 def _waits_well(situation: StatusInputs, progressing: Verdict) -> bool:

@@ -90,21 +90,29 @@ def _sums(
     they would exchange no page (atom.sizing.reproducibility)."""
     if not spec.engine.reproducible or spec.accelerator.type == "cpu":
         return
-    for place, field, whole in (
-        ("parallelism", "tensor", spec.parallelism.tensor or 1),
-        ("accelerator", "product", spec.accelerator.product),
+    parallelism = spec.parallelism.tensor or 1, _tensor(prefill), _tensor(decode)
+    products = spec.accelerator.product, _product(prefill), _product(decode)
+    for field, (whole, of_prefill, of_decode) in (
+        ("parallelism.tensor", parallelism),
+        ("accelerator.product", products),
     ):
-        asked, own = (
-            getattr(getattr(role, place, None), field, None) or whole for role in (prefill, decode)
-        )
+        asked, own = of_prefill or whole, of_decode or whole
         if asked != own:
             yield FieldProblem(
-                f"{FIELD}.prefill.{place}.{field}",
+                f"{FIELD}.prefill.{field}",
                 f"{asked} differs from {own} of the decode pods, and their reproducible engines "
-                f"would sum up in another order; give both roles one {field}, or drop "
-                "spec.engine.reproducible",
+                "would sum up in another order; give both roles one "
+                f"{field.partition('.')[2]}, or drop spec.engine.reproducible",
                 Reason.UNSUPPORTED_BY_ENGINE,
             )
+
+
+def _tensor(role: RoleSpec | None) -> int | None:
+    return role.parallelism.tensor if role is not None and role.parallelism is not None else None
+
+
+def _product(role: RoleSpec | None) -> str | None:
+    return role.accelerator.product if role is not None and role.accelerator is not None else None
 
 
 def validate_transfer(options: EngineOptions, field: str = FIELD) -> Iterator[FieldProblem]:

@@ -219,10 +219,8 @@ def check_blocks(config: Config, num_groups: int) -> int:
 def _lengths(config: Config) -> list[int]:
     """Return the lengths of the prompts, the longest first: as many as may run, and fit into a
     step."""
-    scheduler, longest = (
-        config.scheduler,
-        max(1, config.model.max_model_len - _CHUNK - _SINGLES - 2),
-    )
+    scheduler = config.scheduler
+    longest = max(1, config.model.max_model_len - _CHUNK - _SINGLES - 2)
     left, found = scheduler.max_num_batched_tokens, list[int]()
     for length in _LENGTHS[: scheduler.max_num_seqs]:
         length = min(length, longest, left)

@@ -94,8 +94,8 @@ class SuffixDrafter:
         return best
 
     def _index_text(self, row: _Row, text: NDArray[np.int32]) -> bool:
-        """Index what is new of a row's text, within the step's bound; return whether all of it is
-        indexed now."""
+        """Index the new tokens of a row's text, within the step's bound; return whether the whole
+        text is indexed now."""
         if row.index is None or len(text) > row.index.capacity:
             row.index, row.indexed = TokenIndex(len(text) + _ROOM), 0
         new = text[row.indexed : row.indexed + self._indexable]
