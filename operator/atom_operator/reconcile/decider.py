@@ -335,7 +335,7 @@ def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
     observed = look.observed
     pair = pair_of(asked.plan, observed)
     there = pods_in_force(observed)
-    due = is_due(observed, asked.pods) and there is not None
+    due = is_due(observed, asked.pods)
     defaults = asked.plan.spec.origin.follows if asked.plan.spec.origin is not None else ()
     refused = facts.refused
     if refused is not None:

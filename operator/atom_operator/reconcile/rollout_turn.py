@@ -13,6 +13,7 @@ from datetime import datetime, time, timedelta
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.domain import Observed, PodRevision, RevisionInForce, RolloutWait
 from atom_operator.domain.origin import Default, Origin, subject
+from atom_operator.reconcile.revision_in_force import pods_in_force
 from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
 from atom_operator.validation.rollout import find_zone
 
@@ -80,14 +81,15 @@ def window_of(asked: RolloutSpec) -> RolloutWindow | None:
 
 def is_due(observed: Observed, wanted: PodRevision) -> bool:
     """Return whether pods that serve are to be replaced by `wanted`, and no rollout is under way:
-    all that serve are of the revision that the workload asks for, whether or not every replica has
-    ever had a place."""
-    running = observed.deployment
-    if running is None or running.revision is None:
+    all that serve are of the revision in force, whether or not every replica has ever had a place.
+    Pods whose workload was deleted serve too, until the garbage collector ends them: if they were
+    orphaned, the new workload adopts them."""
+    running, there = observed.deployment, pods_in_force(observed)
+    if there is None:
         return False
-    failed = running.notes.rollback.failed if running.notes.rollback else None
-    serving = observed.serving
-    return {*serving} == {running.revision} and wanted.name not in (running.revision, failed)
+    rollback = running.notes.rollback if running is not None else None
+    failed = rollback.failed if rollback is not None else None
+    return {*observed.serving} == {there.name} and wanted.name not in (there.name, failed)
 
 
 def with_origin(asked: RevisionInForce, observed: Observed, *, spec_seen: bool) -> RevisionInForce:

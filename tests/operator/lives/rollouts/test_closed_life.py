@@ -9,9 +9,10 @@ from tests.operator.lives.test_generated_life import broken, scene, told
 from tests.support.operator_life.closed import CLOSED_HAPPENINGS, draw_closed_story
 from tests.support.operator_life.lives import broken_seed
 
-# 6000059: an edited profile waits for its turn, and then for its window.
+# 6000059: an edited profile waits for its turn, and then for its window. 5000285: the Deployment is
+# deleted while a change waits for its window.
 DAILY = (0, 1)
-MORE = (6000059,)
+MORE = (5000285, 6000059)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, ObjectKey
 from atom_operator.reconcile.requeue import requeue_after as requeue_after
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import window_of, window_wait
 from atom_operator.reconcile.rollout_window import opens_at
-from tests.support.in_memory_cluster.rollouts import finish_rollout
+from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
 from tests.support.operator.builders_operator import (
     atom_deployment,
     cluster_with,
@@ -124,6 +124,18 @@ def test_what_serves_stays_until_the_window_opens_and_the_rest_counts_at_once() 
     finish_rollout(fleet.cluster)
     fleet.look(chat)
     assert fleet.said(chat)["Ready"]["status"] == "True"
+
+
+@pytest.mark.parametrize("orphaned", [True, False])
+def test_pods_whose_workload_was_deleted_wait_for_the_window_while_they_serve(
+    orphaned: bool,
+) -> None:
+    fleet, chat = Fleet(window=NIGHTS), KEYS[0]
+    del fleet.cluster.objects[DEPLOYMENT, "default", "chat"]
+    for pod in own_pods(fleet.cluster) if not orphaned else ():
+        del fleet.cluster.objects[POD, "default", pod["metadata"]["name"]]
+    fleet.ask(chat)
+    assert fleet.image(chat) == (OLD if orphaned else NEW)["image"]
 
 
 @pytest.mark.parametrize("urgent", [True, False])
