@@ -238,6 +238,15 @@ class Observed:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)
 
     @property
+    def pods_in_force(self) -> PodRevision | None:
+        """Return the workload's revision, as we rendered it if that is known; the last ready one if
+        the workload was deleted."""
+        running, recorded = self.deployment, self.records.last_ready
+        if running is None or (recorded is not None and recorded.name == running.revision):
+            return recorded
+        return self.records.running
+
+    @property
     def lacking_claims(self) -> tuple[PodState, ...]:
         """Return the pods of the workload's present revision whose ResourceClaims do not exist."""
         revision = self.deployment.revision if self.deployment is not None else None

@@ -84,7 +84,6 @@ from atom_operator.reconcile.revision_in_force import (
     Others,
     RollbackRules,
     held_back_plan,
-    pods_in_force,
     revision_that_serves,
     revision_to_run,
     revisions_there,
@@ -229,7 +228,7 @@ class Decider:
         if self.claims is None:
             once = replace(self, claims=ClaimReader(self.port))
             return await once.keep_last_accepted(key, parent, observed, engines)
-        pods, record = pods_in_force(observed), observed.records.accepted
+        pods, record = observed.pods_in_force, observed.records.accepted
         accepted = parse_spec(record.asked) if record is not None else ()
         if pods is None or record is None or isinstance(accepted, tuple):
             return Decision()
@@ -334,7 +333,7 @@ def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
     """Choose the pods that the workload is to run."""
     observed = look.observed
     pair = pair_of(asked.plan, observed)
-    there = pods_in_force(observed)
+    there = observed.pods_in_force
     due = is_due(observed, asked.pods)
     defaults = asked.plan.spec.origin.follows if asked.plan.spec.origin is not None else ()
     refused = facts.refused

@@ -44,18 +44,9 @@ class RollbackRules:
     engine_words: str
 
 
-def pods_in_force(observed: Observed) -> PodRevision | None:
-    """Return the workload's revision, as we rendered it if that is known; the last ready one if the
-    workload was deleted."""
-    running, recorded = observed.deployment, observed.records.last_ready
-    if running is None or (recorded is not None and recorded.name == running.revision):
-        return recorded
-    return observed.records.running
-
-
 def revisions_there(observed: Observed) -> tuple[str, ...]:
     """Name every revision that runs, serves or is gone back to after a failure."""
-    pods, recorded = pods_in_force(observed), observed.records.last_ready
+    pods, recorded = observed.pods_in_force, observed.records.last_ready
     names = [each.name for each in (pods, recorded) if each is not None]
     names += [pod.revision for pod in observed.pods if pod.revision is not None]
     return tuple(dict.fromkeys([*names, *observed.serving]))
@@ -74,7 +65,7 @@ def record_of(observed: Observed, revision: str) -> SpecRecord | None:
         asked_for = observed.records.last_ready.name  # the workload was deleted
     if asked_for != revision:
         return None
-    pods = pods_in_force(observed)
+    pods = observed.pods_in_force
     return replace(
         observed.records.accepted, image=engine_image(pods) if pods is not None else None
     )
@@ -189,7 +180,7 @@ def revision_to_run(
 ) -> tuple[Target, RevisionInForce]:
     """Choose the pods that the workload is to run: the requested ones, the running ones while the
     change `waits`, or the last ready ones if it failed."""
-    pods = pods_in_force(observed)
+    pods = observed.pods_in_force
     if not waits or pods is None:
         target = _target(asked.pods, observed, rules)
         return target, _run(target, asked, others, asked.plan)

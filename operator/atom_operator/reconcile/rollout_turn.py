@@ -13,7 +13,6 @@ from datetime import datetime, time, timedelta
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.domain import Observed, PodRevision, RevisionInForce, RolloutWait
 from atom_operator.domain.origin import Default, Origin, subject
-from atom_operator.reconcile.revision_in_force import pods_in_force
 from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
 from atom_operator.validation.rollout import find_zone
 
@@ -84,7 +83,7 @@ def is_due(observed: Observed, wanted: PodRevision) -> bool:
     all that serve are of the revision in force, whether or not every replica has ever had a place.
     Pods whose workload was deleted serve too, until the garbage collector ends them: if they were
     orphaned, the new workload adopts them."""
-    running, there = observed.deployment, pods_in_force(observed)
+    running, there = observed.deployment, observed.pods_in_force
     if there is None:
         return False
     rollback = running.notes.rollback if running is not None else None

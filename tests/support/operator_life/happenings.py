@@ -347,6 +347,12 @@ def unlabel_a_node(life: Life, number: int) -> None:
 
 
 @_happens(0)
+def drop_the_template(life: Life) -> None:
+    """The rules between pods go with it: old pods have them still, and new ones do not."""
+    life.ask(template=None)
+
+
+@_happens(0)
 def delete_the_replica_sets(life: Life) -> None:
     life.disturb_pods()
     life.remove_all(REPLICA_SET)

@@ -31,7 +31,7 @@ def supply_of(
         lacking = lacking_class(picture, claim)
         nodes, pods = with_claimed(nodes, pods, picture, claim)
     supply = survey(nodes, pods, asked)
-    if has_rules(asked.pod_spec):
+    if has_rules(asked, pods.pods):
         own = {id(pod) for pod in pods.of(asked.key)}
         others = [pod for pod in pods.pods if id(pod) not in own]
         supply = without_forbidden(supply, nodes, others, asked)

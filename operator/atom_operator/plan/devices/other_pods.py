@@ -48,11 +48,8 @@ class _Others:
 
     pods: Sequence[PlacedPod]
     labels: Mapping[str, Mapping[str, str]]  # of each node
-
-    @property
-    def keeping_off(self) -> Iterator[PlacedPod]:
-        """Yield the pods that keep others away."""
-        return (pod for pod in self.pods if pod.apart)
+    # Those that keep the pod away which is asked for, with the topology keys of their rules.
+    keeping_off: Sequence[tuple[PlacedPod, str]]
 
     def domain(self, node: str, key: str) -> str | None:
         """Return the value of a topology key on a node."""
@@ -65,7 +62,7 @@ def without_forbidden(
     """Add to each node the objections of other pods' rules and of the pod's own."""
     rules = _rules(asked.pod_spec)
     known = list(nodes)
-    others = _others(known, pods)
+    others = _others(known, pods, asked)
     eligible = _eligible(known, asked.placement)
     found = []
     for node in supply.nodes:
@@ -89,7 +86,7 @@ def with_own_rules(
     if len(old) < len(own):
         staying = [pod for pod in pods.pods if id(pod) not in old]
         later = without_forbidden(supply, known, staying, asked)
-    rules, others = _rules(asked.pod_spec), _others(known, pods.pods)
+    rules, others = _rules(asked.pod_spec), _others(known, pods.pods, asked)
     found = []
     for node, now, then in zip(supply.nodes, beside.nodes, later.nodes, strict=True):
         rule = next(iter(now.blockers[len(node.blockers) :]), None)
@@ -102,10 +99,12 @@ def with_own_rules(
     return replace(supply, nodes=tuple(found))
 
 
-def has_rules(pod_spec: Mapping[str, Any]) -> bool:
-    """Return whether a pod has required rules about other pods at all."""
-    rules = _rules(pod_spec)
-    return bool(rules.near or rules.apart or rules.spread)
+def has_rules(asked: PodsAsked, pods: Sequence[PlacedPod]) -> bool:
+    """Return whether required rules of a pod about others, or of these about it, are to be
+    judged."""
+    rules = _rules(asked.pod_spec)
+    own = bool(rules.near or rules.apart or rules.spread)
+    return own or next(_keeping_off(pods, asked), None) is not None
 
 
 def _rules(pod_spec: Mapping[str, Any]) -> _Rules:
@@ -119,8 +118,9 @@ def _rules(pod_spec: Mapping[str, Any]) -> _Rules:
     return _Rules(near, apart, kept)
 
 
-def _others(nodes: Iterable[Manifest], pods: Sequence[PlacedPod]) -> _Others:
-    return _Others(pods, {str(node["metadata"]["name"]): _labels(node) for node in nodes})
+def _others(nodes: Iterable[Manifest], pods: Sequence[PlacedPod], asked: PodsAsked) -> _Others:
+    labels = {str(node["metadata"]["name"]): _labels(node) for node in nodes}
+    return _Others(pods, labels, tuple(_keeping_off(pods, asked)))
 
 
 def _labels(node: Manifest) -> Mapping[str, str]:
@@ -146,8 +146,9 @@ def _held_against(node: str, rules: _Rules, others: _Others, asked: PodsAsked) -
     if rules.not_judged is not None:
         yield f"{rules.not_judged} of the pod's affinity is not judged by the operator"
         return
-    for pod in others.keeping_off:
-        if any(_keeps_off(term, pod, node, others, asked) for term in pod.apart):
+    for pod, key in others.keeping_off:
+        domain = others.domain(pod.node, key)
+        if domain is not None and domain == others.domain(node, key):
             yield f"anti-affinity of pod {pod.namespace}/{pod.name}"
             return
     for term in rules.apart:
@@ -159,18 +160,23 @@ def _held_against(node: str, rules: _Rules, others: _Others, asked: PodsAsked) -
         yield f"required pod affinity ({keys})"
 
 
-def _keeps_off(
-    term: Mapping[str, Any], pod: PlacedPod, node: str, others: _Others, asked: PodsAsked
-) -> bool:
-    """Return whether a term of a pod's anti-affinity is against the pod that is asked for."""
-    key = str(term.get("topologyKey"))
-    domain = others.domain(pod.node, key)
-    if domain is None or domain != others.domain(node, key):
+def _keeping_off(pods: Sequence[PlacedPod], asked: PodsAsked) -> Iterator[tuple[PlacedPod, str]]:
+    """Yield the pods whose anti-affinity is against the pod that is asked for, with the topology
+    key."""
+    for pod in pods:
+        for term in pod.apart:
+            if _is_against(term, pod, asked):
+                yield pod, str(term.get("topologyKey"))
+
+
+def _is_against(term: Mapping[str, Any], pod: PlacedPod, asked: PodsAsked) -> bool:
+    """Return whether a term of a pod's anti-affinity names the pod that is asked for. No field
+    makes a term name a pod that its selector does not select."""
+    if not _selects(term.get("labelSelector"), asked.labels):
         return False
     if any(term.get(name) is not None for name in _NOT_JUDGED):
         return True
-    namespaces = term.get("namespaces") or [pod.namespace]
-    return asked.key.namespace in namespaces and _selects(term.get("labelSelector"), asked.labels)
+    return asked.key.namespace in (term.get("namespaces") or [pod.namespace])
 
 
 def _near(term: Mapping[str, Any], node: str, others: _Others, namespace: str) -> bool:

@@ -62,6 +62,10 @@ FOUND: dict[str, tuple[Scene, Steps]] = {
             ("rename_the_model", "one", 1300),
         ),
     ),
+    "pods that keep each other off a node, and new ones without that rule": (
+        scene(devices=1, nodes=2, replicas=2, wider=Wider("apart by host")),
+        (("drop_the_template", 900),),
+    ),
     "a new pod that loads on a node that is lost": (
         scene(devices=2, nodes=4, replicas=5, per_pod_gib=100, node_gib=110, keda=True),
         (

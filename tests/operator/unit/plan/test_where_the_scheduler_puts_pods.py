@@ -11,7 +11,7 @@ import pytest
 
 from atom_operator.domain import Manifest, ObjectKey
 from atom_operator.domain.placed_pods import placed_pods
-from atom_operator.plan.devices.other_pods import without_forbidden
+from atom_operator.plan.devices.other_pods import has_rules, without_forbidden
 from atom_operator.plan.eligibility import node_blockers
 from atom_operator.plan.inventory import PodsAsked, survey
 from atom_operator.plan.placement import placement_of
@@ -131,6 +131,7 @@ def test_rules_about_other_pods_leave_the_nodes_that_the_scheduler_takes(hundred
         for node, found in zip(nodes, supply.nodes, strict=True):
             objected = [rule(cluster.state, node, pod) for rule in (apart, lonely, uneven)]
             assert bool(found.blockers) == any(objected), (seed, found.blockers, objected)
+            assert has_rules(asked, pods.pods) or not any(objected), seed
             told.add(bool(found.blockers))
     assert told == {True, False}
 
