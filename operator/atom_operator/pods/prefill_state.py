@@ -55,6 +55,10 @@ def state_of(manifest: Manifest | None) -> PrefillState | None:
 
 
 def _phase(manifest: Manifest) -> PrefillPhase:
+    if (manifest.get("spec") or {}).get("suspend"):
+        status = manifest.get("status") or {}
+        left = (status.get("replicas"), (status.get("rollout") or {}).get("ending"))
+        return PrefillPhase.ROLLING if any(left) else PrefillPhase.COMPLETE
     if refusal(manifest) is not None:
         return PrefillPhase.STOPPED
     reason = condition_of(manifest, ConditionType.PROGRESSING).get("reason")

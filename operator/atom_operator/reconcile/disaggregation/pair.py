@@ -3,8 +3,9 @@
 A rollout of both is one: its window and its turn count once, when it begins. The decode pods keep
 their revision until every prefill pod has the new one and the old ones have ended: the device by
 which prefill pods were replaced is then free for decode pods. So at most one pod of both roles is
-away for the rollout, and one role serves always. After a rollback of the decode pods, the prefill
-pods follow them back.
+away for the rollout, and one role serves always. If whole pods are asked for, the prefill pods are
+suspended first: decode pods then become whole ones with the room that prefill pods leave. After a
+rollback of the decode pods, the prefill pods follow them back.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ class Pair:
         return pods_digest(self.wanted) != pods_digest(self.seen.spec)
 
     @property
+    def has_to_end(self) -> bool:
+        """Return whether prefill pods exist that are asked for no more."""
+        if self.wanted is not None or self.seen is None:
+            return False
+        return not (self.seen.spec.get("suspend") and self.seen.phase is PrefillPhase.COMPLETE)
+
+    @property
     def is_midway(self) -> bool:
         """Return whether a rollout of the pair has begun and can continue, so that neither a window
         nor another's turn holds up its second half."""
@@ -61,11 +69,14 @@ class Pair:
         there: the workload's revision; if the workload was deleted, the one that it comes back as.
         """
         running = self.observed.deployment
-        if self.wanted is None or there is None or not self.observed.serving:
+        if there is None or not self.observed.serving:
             return None
         rollback = running.notes.rollback if running is not None else None
         if asked.name in (there.name, rollback.failed if rollback is not None else None):
             return None
+        if self.wanted is None:
+            words = "the prefill pods end first, whose devices are free then"
+            return RolloutWait(words, is_pair=True) if self.has_to_end else None
         if self.seen is None:
             return RolloutWait("the prefill pods start first", is_pair=True)
         if self.changes_prefill:
@@ -117,7 +128,10 @@ def prefill_to_write(
     source = asked if waits is not None or runs_asked else run
     wanted = pair.wanted if source is asked else prefill_pods(source)
     if wanted is None:
-        return Written()
+        if waits is None or seen is None:
+            return Written()
+        spec = {**seen.spec, "suspend": True}
+        return Written(prefill_deployment(identity, spec, source.spec.digest))
     changes = seen is not None and pods_digest(wanted) != pods_digest(seen.spec)
     goes_back = not runs_asked and _go_back(pair.observed)
     if changes and waits is None and (goes_back or _decode_pods_roll(pair.observed)):

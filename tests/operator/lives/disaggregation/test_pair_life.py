@@ -14,9 +14,10 @@ from tests.support.operator_life.pairs import PAIR_HAPPENINGS, draw_pair_story
 # token are asked for, and do not start beside decode pods that have no such target. 900042: decode
 # pods of other memory wait for old prefill pods that end. 3000487: a change waits for the canary's
 # turn while the decode pods before it still roll out. 5000500: decode pods lose the rule by which
-# the old ones keep them off their nodes.
+# the old ones keep them off their nodes. 5000882: whole pods are asked for, for which two
+# old pods would have to go unless prefill pods went first.
 DAILY = (27, 500086)
-MORE = (52, 0, 6, 138, 900042, 3000487, 5000500)
+MORE = (52, 0, 6, 138, 900042, 3000487, 5000500, 5000882)
 
 
 def live(seed: int) -> None:

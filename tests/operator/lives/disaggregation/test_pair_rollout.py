@@ -245,6 +245,26 @@ def test_pods_that_serve_are_divided_and_joined_again(world: Callable[..., Pairs
     assert "disaggregation" not in pairs.status()
 
 
+@pytest.mark.parametrize("rollout", [None, {"window": {"start": "03:40", "minutes": 1}}])
+def test_decode_pods_become_whole_ones_where_prefill_pods_were(
+    world: Callable[..., Pairs], rollout: dict[str, Any] | None
+) -> None:
+    """On full nodes none of them stops before a whole pod serves in the room of a prefill pod."""
+    pairs = world(**_GPU, nodes=1, devices=2, disaggregation={"prefill": {}}, rollout=rollout or {})
+    pairs.live(_LOADED_SECONDS)
+    with watched(pairs):
+        pairs.ask(disaggregation=None)
+        pairs.live(600)
+        is_closed = rollout is not None
+        assert bool(engines_that_serve(pairs.cluster, "chat-prefill")) == is_closed
+        pairs.live(3600)
+    assert pairs.object(ATOM_DEPLOYMENT, "chat-prefill") is None
+    assert pairs.silent == []
+    assert pairs.told("Ready")["status"] == "True"
+    (pod,) = engines_that_serve(pairs.cluster, "chat")
+    assert option(pod["spec"], "--kv-transfer-config") is None
+
+
 def test_without_room_for_prefill_pods_the_pods_stay_whole(world: Callable[..., Pairs]) -> None:
     pairs = world(**_GPU, nodes=1, devices=2, replicas=2)
     pairs.live(_LOADED_SECONDS)
