@@ -119,9 +119,16 @@ class AwaitedPages:
                 self._tickets[request.id] = leg.ticket
                 return
             why = "ticket_in_use"
-        elif self._avoided.reason(Place(leg.host, leg.port), now) is None:
-            self._give_back(Place(leg.host, leg.port), leg.ticket)
+        else:
+            self.decline(leg, now)
         self._join(request, self._outcome(request, TransferResult.RECOMPUTED, why))
+
+    def decline(self, leg: DecodeLeg, now: float) -> None:
+        """Give back a ticket that no request will use, so that its producer keeps no blocks for it
+        until the lease ends."""
+        place = Place(leg.host, leg.port)
+        if leg.ticket not in self._awaiting and self._avoided.reason(place, now) is None:
+            self._give_back(place, leg.ticket)
 
     def _refusal(self, request: Request, leg: DecodeLeg, now: float) -> str | None:
         """Return why a ticket cannot be used, or None."""

@@ -107,10 +107,13 @@ class KVTransfer:
         return FinishedRow(request.id, FinishReason.ABORT.value, _HELD_TOO_MUCH, 0)
 
     def give_back(self, request: Request) -> None:
-        """Give back the room and the blocks of a request that could not be queued."""
+        """Give back the room, the blocks and the ticket of a request that could not be queued."""
         self.kept.tickets.withdraw(request.id)
-        self._awaited.drop([request.id])
+        dropped = self._awaited.drop([request.id])
         self._awaited.admitted([request.id])
+        if not dropped and self.takes(request):
+            assert isinstance(request.kv_transfer, DecodeLeg)
+            self._awaited.decline(request.kv_transfer, self._clock())
 
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """Abort the requests of this list that wait here."""
