@@ -34,13 +34,10 @@ from atom.errors import ConfigError, ModelError
 from atom.generation_config.document import read_generation_config
 from atom.generation_config.sampling_defaults import generation_defaults
 from atom.lora_checkpoint import adapters_to_serve
+from atom.model_source.tokenizer_ids import tokens_that_differ
 from atom.pooling_config import PoolingConfig, as_causal_model, pooling_config
 from atom.sizing.architectures import ARCHITECTURES
-from atom.sizing.drafting import (
-    eagle3_problems,
-    mtp_problems,
-    spread_problems,
-)
+from atom.sizing.drafting import draft_problems, spread_problems
 from atom.sizing.engine_support import (
     fallback_notice,
     kv_cache_problems,
@@ -163,21 +160,25 @@ def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig 
     _refuse("speculation", spread_problems(options.parallel.expert_parallel))
     name = asked.draft_model
     if name is None:
-        _refuse("speculation", mtp_problems(model.facts))
+        _refuse("speculation", draft_problems(asked.method, model.facts, None))
         return None
     checkpoint = open_checkpoint(find_checkpoint(name))
     try:
         facts = ModelFacts.from_hf_config(checkpoint.config)
     except (UnknownFamilyError, ModelFactsError) as error:
         raise ModelError(f"{checkpoint.config_place}: {error}") from error
-    _refuse(f"speculation: {checkpoint.path}", eagle3_problems(model.facts, facts))
+    problems = draft_problems(asked.method, model.facts, facts)
+    _refuse(f"speculation: {checkpoint.path}", problems)
+    if asked.method == "draft_model":
+        differing = tokens_that_differ(model.tokenizer_path, checkpoint.path)
+        _refuse(f"speculation: {checkpoint.path}", differing)
     _check_ranks(facts, options)
     return replace(
         model,
         path=checkpoint.path,
         served_name=name,
         architecture=facts.architecture,
-        hf_config=checkpoint.config,
+        hf_config=text_part(checkpoint.config),
         facts=facts,
         vocab_size=facts.vocab_size,
     )

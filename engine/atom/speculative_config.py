@@ -13,7 +13,11 @@ from typing import Any
 import msgspec
 
 from atom.errors import ConfigError
-from atom.sizing.engine_support import LAYER_METHODS, SUPPORTED_DRAFT_METHODS
+from atom.sizing.engine_support import (
+    DRAFT_CHECKPOINT_METHODS,
+    LAYER_METHODS,
+    SUPPORTED_DRAFT_METHODS,
+)
 from atom.sizing.options.drafting import MOST_DRAFTS, USUAL_DRAFTS
 
 MOST_MATCHED = 64  # tokens that a look-up compares
@@ -23,8 +27,9 @@ _SUPPORTED = (
     "methods: ngram (the request's own tokens, with prompt_lookup_min and prompt_lookup_max), "
     "suffix (also earlier answers, with suffix_decoding_max_tree_depth, "
     "suffix_decoding_max_cached_requests, suffix_decoding_max_spec_factor and "
-    "suffix_decoding_min_token_prob), mtp (the checkpoint's own draft layer) and eagle3 (with "
-    "model, folder or hub id of what drafts); each with num_speculative_tokens and adaptive"
+    "suffix_decoding_min_token_prob), mtp (the checkpoint's own draft layer), eagle3 (a layer made "
+    "for the model) and draft_model (a whole model of the same vocabulary), these two with model, "
+    "folder or hub id of what drafts; each with num_speculative_tokens and adaptive"
 )
 _SUFFIX = "suffix_decoding_"  # how the keys of SuffixOptions begin, as in vLLM
 
@@ -47,8 +52,8 @@ class SpeculativeConfig:
     """Options of speculative decoding. method: who drafts; num_tokens: drafts of a row and step, at
     most; fewest_matched, most_matched: tokens at a row's end that have to occur before, for what
     followed there to be its draft; adaptive: a row carries as many drafts as pay, instead of as
-    many as it may. draft_model: folder or hub id of the checkpoint that drafts, of method eagle3;
-    suffix: of method suffix."""
+    many as it may. draft_model: folder or hub id of the checkpoint that drafts, of methods eagle3
+    and draft_model; suffix: of method suffix."""
 
     method: str = "ngram"
     num_tokens: int = USUAL_DRAFTS
@@ -156,14 +161,15 @@ def _checked(given: dict[str, Any]) -> SpeculativeConfig:
 
 def _check_method(document: _Document) -> None:
     """Refuse keys that belong to another method."""
-    if document.method == "eagle3" and document.model is None:
+    by_checkpoint = document.method in DRAFT_CHECKPOINT_METHODS
+    if by_checkpoint and document.model is None:
         raise ConfigError(
-            "speculation: method eagle3 needs a draft model: name its folder or hub id with "
-            "--draft-model, or as model in --speculative-config"
+            f"speculation: method {document.method} needs a draft model: name its folder or hub id "
+            "with --draft-model, or as model in --speculative-config"
         )
     looked_up = (document.prompt_lookup_min, document.prompt_lookup_max) != (None, None)
     foreign = {
-        "model": document.model is not None and document.method != "eagle3",
+        "model": document.model is not None and not by_checkpoint,
         "prompt_lookup_min and prompt_lookup_max": looked_up and document.method != "ngram",
         **{_SUFFIX + name: document.method != "suffix" for name in document.suffix_options()},
     }

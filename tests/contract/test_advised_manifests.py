@@ -210,6 +210,29 @@ DRAFTS = {
         ),
     ),
 }
+SMALL = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 1024,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 3072,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+DRAFTS["draft_model"] = (
+    Drafts(
+        method="draft_model",
+        tokens=4,
+        acceptance=0.8,
+        model="hf://Qwen/Qwen3-0.6B",
+        config=SMALL,
+        facts=ModelFacts.from_hf_config(SMALL),
+    ),
+)
 SOURCES = (
     *("hf://Qwen/Qwen3-8B", "hf://zai-org/GLM-4.5-Air", "hf://google/gemma-3-27b-it"),
     *("hf://Qwen/Qwen3-Next-80B-A3B-Instruct", "hf://openai/gpt-oss-120b"),

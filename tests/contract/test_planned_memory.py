@@ -269,6 +269,19 @@ def test_a_draft_models_table_is_beside_the_models(
     assert found.tables == sum(both)
 
 
+def test_a_whole_model_that_drafts_is_beside_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is wider than the model, so that a step takes what its layers do."""
+    folder = make_tiny_checkpoint(tmp_path / "target", "qwen3_moe")
+    draft = make_tiny_checkpoint(tmp_path / "draft", "llama", layers=3, hidden=160)
+    asked = SpeculativeConfig(method="draft_model", num_tokens=2, draft_model=str(draft))
+    found = Measured(folder, monkeypatch, speculative=asked)
+    facts = facts_of(draft)
+    plan = planned(folder, SpeculativeOptions(tokens=2, method="draft_model", facts=facts))
+    check(plan, found)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     make_multimodal_checkpoint(tmp_path, kind)

@@ -26,7 +26,7 @@ from atom.advisor.slo import Metric
 from atom.advisor.step_shape import StepShape
 from atom.advisor.step_time import StepTimer
 from atom.sizing.cards import Card
-from atom.sizing.drafting import eagle3_problems, mtp_problems
+from atom.sizing.drafting import draft_problems
 from atom.sizing.errors import DoesNotFitError
 from atom.sizing.host_tier import GIB
 from atom.sizing.options.least_tokens import DEFAULT_LEAST_TOKENS
@@ -209,12 +209,8 @@ def _candidate(question: Question, model: ModelForm, division: Division) -> Cand
 
 def _draft_problems(model: ModelForm, drafts: Drafts | None) -> Iterator[str]:
     """Yield why an engine would refuse to draft for a model."""
-    if drafts is None or not drafts.by_layers:
-        return
-    if drafts.facts is None:
-        yield from mtp_problems(model.facts)
-    else:
-        yield from eagle3_problems(model.facts, drafts.facts)
+    if drafts is not None and drafts.by_layers:
+        yield from draft_problems(drafts.method, model.facts, drafts.facts)
 
 
 def _image_problems(question: Question, model: ModelForm) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The work of a step beside the model's own: drafts, adapters, and images. Pure.
 
 Layers that draft compute the step's tokens, too, so that their cache has them, and every draft but
-the first is a further pass over the rows. Of adapters, a step reads those that its rows have.
+the first is a further pass over the rows; a whole model that drafts makes the first by one, too. Of
+adapters, a step reads those that its rows have.
 Drafts from the text (n-grams) cost next to nothing. An image passes the layers of its encoder once.
 """
 
@@ -73,9 +74,11 @@ class EncoderWork:
 @dataclass(frozen=True, slots=True)
 class ExtraWork:
     """The work beside a model's own on one rank. drafting: of the layers that draft, None if no
-    layers do; encoder: of images, None if no prompt has any."""
+    layers do; by_whole_model: they are a model, which makes the first draft by a further pass;
+    encoder: of images, None if no prompt has any."""
 
     drafting: ModelWork | None = None
+    by_whole_model: bool = False
     adapters: AdapterWork | None = None
     encoder: EncoderWork | None = None
 
@@ -93,9 +96,9 @@ class ExtraWork:
         if self.drafting is None:
             return
         rows = len(shape.contexts)
-        first = rows if shape.drafts else 0  # which get logits
+        first = rows if shape.drafts and not self.by_whole_model else 0  # which get logits
         yield replace(shape, sampled=first, padding=0), self.drafting
-        for _ in range(shape.drafts - 1):
+        for _ in range(shape.drafts - (not self.by_whole_model)):
             yield StepShape(shape.contexts, rows, (), rows), self.drafting
 
 
@@ -122,7 +125,8 @@ def extra_work(
     if adapters is not None:
         size = lora_bytes(facts, adapters.room(1), element, sharding)
         of_adapters = AdapterWork(float(size), 2.0 * size / element)
-    return ExtraWork(drafting, of_adapters, encoder)
+    by_model = drafts is not None and drafts.method == "draft_model"
+    return ExtraWork(drafting, by_model, of_adapters, encoder)
 
 
 def _drafting(

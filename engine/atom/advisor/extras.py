@@ -27,7 +27,7 @@ _SPREAD = 2654435761  # Knuth's multiplier: neighbours' adapters have nothing to
 class Drafts:
     """Speculation of an engine. method: who drafts; tokens: most drafts of a row and step;
     acceptance: the chance of a draft whose predecessors were accepted; model, config, facts: of the
-    draft model of eagle3, as a manifest names it."""
+    checkpoint of eagle3 or draft_model, as a manifest names it."""
 
     method: str
     tokens: int

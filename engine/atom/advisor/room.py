@@ -146,7 +146,11 @@ def _memory(
     facts, card = division.facts, division.card
     weights = _held_bytes(division, limits)
     whole = Sharding(division.ranks)
-    activations = activation_bytes(facts, limits, division.compute_bytes, whole)
+    drafter = None if division.drafts is None else division.drafts.facts
+    activations = max(
+        activation_bytes(each, limits, division.compute_bytes, whole)
+        for each in (facts, drafter or facts)
+    )
     copied = aiter_position_bytes(facts, limits.max_model_len)
     if division.on_cpu:  # the operator plans every GPU as AMD's
         copied = 0

@@ -42,8 +42,8 @@ class Group(Protocol):
         may be parts [parts, T, H] float32 if the group takes them. May overwrite the residual."""
         ...
 
-    def takes_parts(self, tokens: int) -> bool:
-        """Return whether `add_and_norm` takes parts of so many tokens; if so, it always does."""
+    def takes_parts(self, residual: torch.Tensor) -> bool:
+        """Return whether `add_and_norm` takes parts for such a residual; if so, it always does."""
         ...
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +79,7 @@ class Alone:
     ) -> None:
         return None
 
-    def takes_parts(self, tokens: int) -> bool:
+    def takes_parts(self, residual: torch.Tensor) -> bool:
         return False
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:

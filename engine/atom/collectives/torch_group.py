@@ -89,7 +89,7 @@ class TorchGroup:
     ) -> None:
         return None
 
-    def takes_parts(self, tokens: int) -> bool:
+    def takes_parts(self, residual: torch.Tensor) -> bool:
         return False
 
     def enter(self) -> None:

@@ -43,7 +43,7 @@ class _AllReduceOps:
         self._group = group
 
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-        if self._group.takes_parts(x.shape[0]):
+        if self._group.takes_parts(stream.residual):
             return _share(stream, self._ops.linear_parts(x, w))
         return _share(stream, self._ops.linear(x, w))
 

@@ -73,7 +73,7 @@ class TreeSumGroup:
         normed, stream = self._norm(Stream(residual, total, Pending.WHOLE), NormWeight(weight, eps))
         return normed, stream.residual
 
-    def takes_parts(self, tokens: int) -> bool:
+    def takes_parts(self, residual: torch.Tensor) -> bool:
         return True
 
     def _tree(self, x: torch.Tensor) -> torch.Tensor:

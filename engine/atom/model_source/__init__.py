@@ -1,2 +1,2 @@
 """Sources that models are downloaded from (the hub, buckets), into folders that are marked when
-they are whole; and the reader of the JSON objects in these folders."""
+they are whole; and readers of the JSON objects and token ids in these folders."""

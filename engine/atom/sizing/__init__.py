@@ -11,11 +11,7 @@ from __future__ import annotations
 from atom.sizing.architectures import ARCHITECTURES
 from atom.sizing.attention.kinds import AttentionFacts, CacheKind, Latent
 from atom.sizing.cache_groups import CacheGroup
-from atom.sizing.drafting import (
-    eagle3_problems,
-    mtp_problems,
-    spread_problems,
-)
+from atom.sizing.drafting import draft_problems, spread_problems
 from atom.sizing.engine_support import (
     SUPPORTED_KV_DTYPES,
     Unsupported,
@@ -134,7 +130,7 @@ __all__ = [
     "checkpoint_tokens",
     "communication_bytes",
     "concurrency_table",
-    "eagle3_problems",
+    "draft_problems",
     "encoder_problems",
     "expert_parallel_problem",
     "fallback_notice",
@@ -146,7 +142,6 @@ __all__ = [
     "kv_layout",
     "kv_terms",
     "lora_bytes",
-    "mtp_problems",
     "online_scheme",
     "plan_kv_cache",
     "position_bytes",

@@ -1,5 +1,5 @@
-"""Reasons why layers cannot draft for a model: one table for engine and operator, from config.json
-alone.
+"""Reasons why layers or another model cannot draft for a model: one table for engine, operator and
+advisor, from config.json alone.
 
 The engine refuses such a pair before it reads weights, the operator before a pod exists. Pure.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.sizing.architectures import ARCHITECTURES, DRAFT_FAMILIES
+from atom.sizing.attention.kinds import EntriesAttention, GroupedAttention
+from atom.sizing.engine_support import LAYER_METHODS, unsupported
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
@@ -26,9 +28,20 @@ def spread_problems(experts_spread: bool) -> Iterator[str]:
     """Yield why layers do not draft for a model whose experts are spread over ranks."""
     if experts_spread:
         yield (
-            "layers that draft (methods mtp and eagle3) do not run where ranks share experts; use "
-            "method ngram, or leave expert parallelism out"
+            f"layers that draft (methods {', '.join(LAYER_METHODS)}) do not run where ranks share "
+            "experts; use method ngram, or leave expert parallelism out"
         )
+
+
+def draft_problems(method: str, facts: ModelFacts, draft: ModelFacts | None) -> Iterator[str]:
+    """Yield the reasons why a method of layers cannot draft for a model; none if it can. draft: of
+    the checkpoint that drafts, None for the model's own layers."""
+    if draft is None:
+        yield from mtp_problems(facts)
+    elif method == "eagle3":
+        yield from eagle3_problems(facts, draft)
+    else:
+        yield from draft_model_problems(facts, draft)
 
 
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
@@ -55,8 +68,8 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
     """Yield the reasons why a draft model cannot draft for a model; none if it can."""
     if draft.architecture not in DRAFT_FAMILIES:
         yield (
-            f"the draft model's architecture {draft.architecture} does not draft; "
-            f"supported: {', '.join(DRAFT_FAMILIES)}"
+            f"the draft model's architecture {draft.architecture} does not draft by method eagle3, "
+            f"which supports {', '.join(DRAFT_FAMILIES)}; a whole model does by method draft_model"
         )
         return
     if draft.num_layers != 1:
@@ -91,16 +104,53 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
     yield from _cache_problems(facts, draft)
 
 
+def draft_model_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
+    """Yield the reasons why a whole model cannot draft for a model; none if it can."""
+    name = draft.architecture
+    if name in DRAFT_FAMILIES:
+        yield f"{name} drafts from the states of a model; use method eagle3"
+        return
+    lacking = [refusal.message for refusal in unsupported(draft)]
+    yield from lacking
+    if lacking:
+        return
+    if draft.vocab_size != facts.vocab_size:
+        yield (
+            f"the draft model's vocab_size {draft.vocab_size} is not the model's "
+            f"{facts.vocab_size}; use a draft model with the same vocabulary"
+        )
+    if draft.vision is not None:
+        yield f"the draft model {name} reads images; use a model of text"
+    if not _keeps_plain_keys(draft):
+        yield (
+            f"the draft model {name} has layers that keep something else than keys and values of "
+            "each token; use a model whose layers all have grouped-query attention"
+        )
+    elif any(isinstance(each.layer.attention, EntriesAttention) for each in facts.layer_counts):
+        yield (
+            f"{facts.architecture} keeps compressed entries, whose blocks a draft model's keys do "
+            "not share; use method ngram"
+        )
+    else:
+        yield from _cache_problems(facts, draft)
+
+
+def _keeps_plain_keys(draft: ModelFacts) -> bool:
+    """Return whether every layer keeps the keys and values of its own tokens, and nothing else."""
+    if draft.is_fallback or draft.is_encoder:
+        return False
+    kinds = [alike.layer.attention for alike in draft.layer_counts]
+    return all(isinstance(each, GroupedAttention) and not each.softmax.index for each in kinds)
+
+
 def _cache_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
     """Yield a reason if the draft's layers, which share the pool's tensors, cache other sizes of a
     token."""
-    masks = {alike.layer.attention.mask for alike in facts.layer_counts}
+    layers = [alike.layer.attention for alike in (*facts.layer_counts, *draft.layer_counts)]
+    windows = [each for each in layers if each.mask != CAUSAL]
+    kept = {(each.num_kv_heads, each.head_dim) for each in layers if each.keeps_tokens}
     own = draft.layers[0].attention
-    kept = {
-        (alike.layer.attention.num_kv_heads, alike.layer.attention.head_dim)
-        for alike in facts.layer_counts
-    }
-    if masks != {CAUSAL} and kept != {(own.num_kv_heads, own.head_dim)}:
+    if windows and len(kept) > 1:
         yield (
             f"the draft model keeps {own.num_kv_heads} KV heads of {own.head_dim}, other than the "
             "model, whose layers with sliding windows share blocks with it; use method ngram"

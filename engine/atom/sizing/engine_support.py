@@ -29,9 +29,11 @@ SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_WITHOUT_GATE = ("relu2",)
 SUPPORTED_IN_ENCODERS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
-# Drafted by look-up in texts, which costs next to nothing; by layers, with weights and a cache.
+# Drafted by look-up in texts, which costs next to nothing; by layers, with weights and a cache, of
+# the model's own checkpoint or of another one.
 LOOKED_UP_METHODS = ("ngram", "suffix")
-LAYER_METHODS = ("mtp", "eagle3")
+DRAFT_CHECKPOINT_METHODS = ("eagle3", "draft_model")
+LAYER_METHODS = ("mtp", *DRAFT_CHECKPOINT_METHODS)
 SUPPORTED_DRAFT_METHODS = (*LOOKED_UP_METHODS, *LAYER_METHODS)
 SUPPORTED_FORMATS = (
     "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark, "

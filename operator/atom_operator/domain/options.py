@@ -235,10 +235,11 @@ class ServingOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeOptions:
     """Configure drafts. tokens: drafted per step; 0 for none. adaptive: as many as pay off, up to
-    this limit. model: that drafts, of method eagle3; facts: its shape, if it is known."""
+    this limit. model: that drafts, of methods eagle3 and draft_model; facts: its shape, if it is
+    known."""
 
     tokens: int = 0
-    method: Literal["ngram", "suffix", "mtp", "eagle3"] | None = None
+    method: Literal["ngram", "suffix", "mtp", "eagle3", "draft_model"] | None = None
     adaptive: bool = True
     model: str | None = None
     facts: ModelFacts | None = None

@@ -319,8 +319,10 @@ def _capacity(
     total_bytes = int(memory_bytes * correction.total)
     limits = _limits(facts, options)
     weights_bytes = sum(part.size_bytes for part in held_parts(facts, options, accelerator))
-    activations = activation_bytes(
-        as_served(facts, options), limits, _compute_bytes(facts, accelerator), options.sharding
+    served, compute = as_served(facts, options), _compute_bytes(facts, accelerator)
+    activations = max(
+        activation_bytes(each, limits, compute, options.sharding)
+        for each in (served, options.speculative.facts or served)
     )
     copied = aiter_position_bytes(facts, limits.max_model_len)
     if device == "cpu" or _without_aiter(options):

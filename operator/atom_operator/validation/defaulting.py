@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from pydantic.alias_generators import to_snake
 
-from atom.sizing.engine_support import LOOKED_UP_METHODS
 from atom.sizing.options.cache import CacheOptions
-from atom.sizing.options.drafting import USUAL_DRAFTS
+from atom.sizing.options.drafting import usual_drafts
 from atom.sizing.options.execution import ExecutionOptions
 from atom.sizing.options.images import ImageOptions
 from atom.sizing.options.model import ModelOptions
@@ -231,7 +230,7 @@ def _transfer(asked: DisaggregationSpec | None) -> KvTransfer | None:
 
 def _speculative_options(asked: SpeculativeSpec) -> SpeculativeOptions:
     return SpeculativeOptions(
-        tokens=_or(asked.tokens, USUAL_DRAFTS if asked.method in LOOKED_UP_METHODS else 1),
+        tokens=_or(asked.tokens, usual_drafts(asked.method)),
         method=asked.method,
         adaptive=_or(asked.adaptive, True),
         model=_draft_model(asked),

@@ -12,11 +12,11 @@ from typing import Any
 
 from atom.sizing import (
     ModelFacts,
-    eagle3_problems,
-    mtp_problems,
+    draft_problems,
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.engine_support import DRAFT_CHECKPOINT_METHODS
 from atom_operator import constants
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
@@ -115,12 +115,12 @@ def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldP
 
 
 def _drafts_go_with_the_model(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    field, draft = "spec.engine.speculative", options.speculative.facts
-    if options.speculative.method == "mtp":
-        for problem in mtp_problems(facts):
+    field, asked = "spec.engine.speculative", options.speculative
+    if asked.method == "mtp":
+        for problem in draft_problems(asked.method, facts, None):
             yield FieldProblem(field, problem)
-    if options.speculative.model is not None and draft is not None:
-        for problem in eagle3_problems(facts, draft):
+    if asked.method in DRAFT_CHECKPOINT_METHODS and asked.facts is not None:
+        for problem in draft_problems(asked.method, facts, asked.facts):
             yield FieldProblem(f"{field}.draftModel", problem)
 
 
@@ -159,17 +159,19 @@ def _batch_holds_every_sequence(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
         )
 
 
-def _draft_model_goes_with_eagle3(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+def _draft_model_goes_with_method(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     asked = spec.engine.speculative
     if asked is None:
         return
     field = "spec.engine.speculative.draftModel"
-    if asked.method == "eagle3" and asked.draft_model is None:
-        yield FieldProblem(field, "method eagle3 needs a draft model; name it, or use mtp")
-    if asked.method != "eagle3" and (asked.draft_model or asked.draft_config is not None):
+    by_checkpoint = asked.method in DRAFT_CHECKPOINT_METHODS
+    if by_checkpoint and asked.draft_model is None:
+        yield FieldProblem(field, f"method {asked.method} needs a draft model; name it, or use mtp")
+    if not by_checkpoint and (asked.draft_model or asked.draft_config is not None):
         yield FieldProblem(
             field,
-            f"method {asked.method} drafts without a draft model; leave it out, or use eagle3",
+            f"method {asked.method} drafts without a draft model; leave it out, or use "
+            f"{' or '.join(DRAFT_CHECKPOINT_METHODS)}",
         )
 
 
@@ -325,6 +327,6 @@ _RULES: tuple[Rule, ...] = (
     pods_can_sleep,
     _copies_have_their_devices,
     _batch_holds_every_sequence,
-    _draft_model_goes_with_eagle3,
+    _draft_model_goes_with_method,
     _overlays_are_pod_templates,
 )

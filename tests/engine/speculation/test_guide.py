@@ -39,7 +39,7 @@ def test_both_launch_lines_ask_for_the_defaults(line: str) -> None:
 
 
 def test_the_deployments_field_is_rendered_as_the_flags() -> None:
-    lookups, suffix, layers = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
+    lookups, suffix, layers, model = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
     args = engine_args(plan(**lookups))
     assert args[args.index("--method") : args.index("--method") + 4] == [
         *("--method", "ngram", "--num-speculative-tokens", "5")
@@ -52,17 +52,22 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
     assert args[args.index("--method") : args.index("--method") + 4] == [
         *("--method", "suffix", "--num-speculative-tokens", "8")
     ]
-    model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
-    args = engine_args(
-        plan(model=model, accelerator={"type": "amd", "product": "MI300X"}, **layers)
-    )
+    card = {"type": "amd", "product": "MI300X"}
+    large = {"source": "hf://Qwen/Qwen3-32B"}
+    args = engine_args(plan(model=large, accelerator=card, **model))
+    assert args[args.index("--method") : args.index("--method") + 6] == [
+        *("--method", "draft_model", "--num-speculative-tokens", "5"),
+        *("--draft-model", "Qwen/Qwen3-0.6B"),
+    ]
+    source = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
+    args = engine_args(plan(model=source, accelerator=card, **layers))
     assert args[args.index("--method") : args.index("--method") + 6] == [
         *("--method", "eagle3", "--num-speculative-tokens", "3", "--draft-model", "acme/eagle3")
     ]
 
 
 def test_the_demo_is_patched_as_the_demo_says() -> None:
-    assert blocks("bash")[3].splitlines()[0] == speculation_patch()
+    assert blocks("bash")[4].splitlines()[0] == speculation_patch()
     args = engine_args(plan(**SPECULATION))
     assert args[args.index("--method") + 1] == "ngram"
 
@@ -80,6 +85,12 @@ def test_lines_with_layers_ask_for_them() -> None:
     )
     assert mtp == SpeculativeConfig(method="mtp", num_tokens=2)
     assert eagle3 == SpeculativeConfig(method="eagle3", num_tokens=3, draft_model="/models/eagle3")
+
+
+def test_the_line_of_a_smaller_model_asks_for_it() -> None:
+    words = shlex.split(blocks("bash")[3])
+    asked = options_from_args(build_parser().parse_args(words[1:])).speculative
+    assert asked == SpeculativeConfig(method="draft_model", draft_model="Qwen/Qwen3-0.6B")
 
 
 def test_the_metrics_are_those_that_are_counted() -> None:

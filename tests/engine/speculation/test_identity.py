@@ -27,7 +27,12 @@ from tests.support.engine_core.speculated_answers import (
     differing,
     some_requests,
 )
-from tests.support.models.draft_checkpoints import add_mimo_mtp_layers, add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import (
+    add_mimo_mtp_layers,
+    add_mtp_layer,
+    make_draft_model,
+    make_eagle3,
+)
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 MOST_DRAFTS = 7
@@ -73,16 +78,22 @@ def suffix_engines(
     yield from _engines(folder, SpeculativeConfig(method="suffix", num_tokens=MOST_DRAFTS))
 
 
-@pytest.fixture(scope="module", params=["deepseek3", "glm4_moe", "mimo_v2", "eagle3"])
+@pytest.fixture(
+    scope="module",
+    params=["deepseek3", "glm4_moe", "mimo_v2", "eagle3", "draft_model"],
+)
 def layer_engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[CoreDriver, CoreDriver]]:
-    """One that drafts with a layer, and one that does not, of the same weights."""
+    """One that drafts with a layer or a model, and one that does not, of the same weights."""
     folder, draft = tmp_path_factory.mktemp(request.param), None
     if request.param == "eagle3":
         make_tiny_checkpoint(folder, "llama", layers=7, seed=5)
         draft = tmp_path_factory.mktemp("draft")
         make_eagle3(draft, folder, draft_vocabulary=200, layer="layers.0")
+    elif request.param == "draft_model":
+        make_tiny_checkpoint(folder, "qwen3", layers=3, seed=5)
+        draft = make_draft_model(tmp_path_factory.mktemp("draft"), folder)
     elif request.param == "mimo_v2":
         made = {"layers": 4, "extra": {"sliding_window": 24}}
         make_tiny_checkpoint(folder, request.param, seed=5, **made)
@@ -91,7 +102,7 @@ def layer_engines(
         make_tiny_checkpoint(folder, request.param, seed=5)
         add_mtp_layer(folder)
     speculative = SpeculativeConfig(
-        method="mtp" if draft is None else "eagle3",
+        method="mtp" if draft is None else request.param,
         draft_model=None if draft is None else str(draft),
         num_tokens=MOST_DRAFTS,
     )
@@ -171,7 +182,7 @@ def test_ten_thousand_requests_are_answered_as_without_drafts(
 def test_thousands_of_requests_are_answered_as_without_layers_that_draft(
     layer_engines: tuple[CoreDriver, CoreDriver],
 ) -> None:
-    """1,800 for each of the four engines that draft, in every setting."""
+    """1,800 for each of the five engines that draft, in every setting."""
     for number in range(1_800 // 50):
         setting = list(SETTINGS.values())[number % len(SETTINGS)]
         play_both(layer_engines, setting, seed=2_000 + number, count=50)

@@ -21,11 +21,12 @@ def test_flags_and_document_say_the_same() -> None:
     assert speculative_config(document, "ngram", 3) == expected
 
 
-def test_a_draft_model_is_named_by_flag_or_document() -> None:
-    document = '{"method": "eagle3", "model": "a/draft", "num_speculative_tokens": 3}'
-    expected = SpeculativeConfig(method="eagle3", draft_model="a/draft", num_tokens=3)
+@pytest.mark.parametrize("method", ["eagle3", "draft_model"])
+def test_a_draft_model_is_named_by_flag_or_document(method: str) -> None:
+    document = f'{{"method": "{method}", "model": "a/draft", "num_speculative_tokens": 3}}'
+    expected = SpeculativeConfig(method=method, draft_model="a/draft", num_tokens=3)
     assert speculative_config(document, None, None) == expected
-    assert speculative_config(None, "eagle3", 3, "a/draft") == expected
+    assert speculative_config(None, method, 3, "a/draft") == expected
     with pytest.raises(ConfigError, match=r"--draft-model b and .* model 'a/draft' differ"):
         speculative_config(document, None, None, "b")
     with pytest.raises(ConfigError, match="--draft-model b: nothing says who drafts"):
@@ -47,6 +48,7 @@ def test_lookups_of_the_document_are_taken() -> None:
     [
         (None, "medusa", 1, "method 'medusa' is not supported; methods: ngram"),
         (None, "eagle3", None, "needs a draft model"),
+        (None, "draft_model", None, "needs a draft model"),
         ('{"method": "mtp", "model": "x"}', None, None, "model means nothing to method mtp"),
         (
             '{"method": "mtp", "prompt_lookup_max": 4}', None, None,

@@ -26,7 +26,12 @@ from tests.support.engine_core.speculated_answers import (
     some_requests,
 )
 from tests.support.kernels.played_graphs import PlayedPool
-from tests.support.models.draft_checkpoints import add_mimo_mtp_layers, add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import (
+    add_mimo_mtp_layers,
+    add_mtp_layer,
+    make_draft_model,
+    make_eagle3,
+)
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 OPTIONS: dict[str, Any] = {
@@ -105,7 +110,14 @@ def test_answers_that_the_host_foretells_are_those_of_eager_steps(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("method", "name"), [("mtp", "at-times"), ("mtp in a window", "always"), ("eagle3", "always")]
+    ("method", "name"),
+    [
+        ("mtp", "at-times"),
+        ("mtp in a window", "always"),
+        ("eagle3", "always"),
+        ("draft_model", "always"),
+        ("draft_model", "at-times"),
+    ],
 )
 def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str, name: str) -> None:
     draft = None
@@ -113,6 +125,9 @@ def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str,
         folder = make_tiny_checkpoint(tmp_path / "model", "llama", layers=7, seed=5)
         draft = tmp_path / "draft"
         make_eagle3(draft, folder, draft_vocabulary=200, layer="layers.0")
+    elif method == "draft_model":
+        folder = make_tiny_checkpoint(tmp_path / "model", "qwen3", layers=3, seed=5)
+        draft = make_draft_model(tmp_path / "draft", folder)
     elif method == "mtp in a window":
         made: dict[str, Any] = {"layers": 4, "extra": {"sliding_window": 24}}
         folder = make_tiny_checkpoint(tmp_path / "model", "mimo_v2", seed=5, **made)

@@ -167,7 +167,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}, "Duplicate value"),
     (
         {"engine": {"speculative": {"method": "guess"}}},
-        'supported values: "ngram", "suffix", "mtp", "eagle3"',
+        'supported values: "ngram", "suffix", "mtp", "eagle3", "draft_model"',
     ),
     ({"engine": {"speculative": {"draftModel": "acme/eagle"}}}, "draftModel in body should match"),
     ({"engine": {"speculative": {"tokens": 17}}}, "less than or equal to 16"),

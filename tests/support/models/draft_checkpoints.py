@@ -1,4 +1,5 @@
-"""Weights that draft: MTP layers beside a tiny checkpoint's own, and draft models of EAGLE-3.
+"""Weights that draft: MTP layers beside a tiny checkpoint's own, draft models of EAGLE-3, and whole
+models.
 
 In the names and shapes that published checkpoints have; random unless a test makes them otherwise.
 """
@@ -152,6 +153,22 @@ def make_eagle3(
     (folder / "config.json").write_text(json.dumps(described))
     write_weights(folder, tensors)
     return tensors
+
+
+def make_draft_model(folder: Path, target: Path, *, layers: int = 1) -> Path:
+    """Write a model that guesses some tokens of a target's: its first layers, with its head."""
+    config = json.loads((target / "config.json").read_text())
+    tensors = {
+        name: tensor
+        for name, tensor in load_file(target / WEIGHTS).items()
+        if not name.startswith("model.layers.") or int(name.split(".")[2]) < layers
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    shortened = {key: value[:layers] for key, value in config.items() if key == "layer_types"}
+    said = config | shortened | {"num_hidden_layers": layers}
+    (folder / "config.json").write_text(json.dumps(said))
+    write_weights(folder, tensors)
+    return folder
 
 
 def write_weights(folder: Path, tensors: Tensors) -> None:

@@ -57,6 +57,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
         {"method": "suffix"},
         {"method": "mtp"},
         {"method": "eagle3", "draftModel": "hf://drafts/eagle", "adaptive": False},
+        {"method": "draft_model", "draftModel": "hf://meta-llama/Llama-3.2-1B"},
     ),
     "engine.lora": ({}, {"maxLoras": 2, "maxCpuLoras": 8, "claims": ["adapters"]}),
     "engine.lora.experts": (True,),

@@ -192,8 +192,8 @@ def _add_extras(parser: argparse.ArgumentParser) -> None:
         "--num-speculative-tokens",
         type=_devices,
         metavar="N",
-        help="most drafts of a row and step; default: that of the API, 5 with ngram and suffix, "
-        "else 1",
+        help="most drafts of a row and step; default: that of the API, 1 with mtp and eagle3, "
+        "else 5",
     )
     add(
         "--acceptance",
@@ -205,7 +205,7 @@ def _add_extras(parser: argparse.ArgumentParser) -> None:
     add(
         "--draft-model",
         metavar="MODEL",
-        help="of method eagle3: hf://Org/Name, or a file with its config.json",
+        help="of methods eagle3 and draft_model: hf://Org/Name, or a file with its config.json",
     )
     add(
         "--lora",

@@ -11,11 +11,11 @@ from atom.advisor.load import Demand
 from atom.advisor.question import Variants
 from atom.entrypoints.advise.model_configs import HubConfig, config_of, source_of
 from atom.entrypoints.advise.running_server import MeasuredLoad
-from atom.sizing.engine_support import LOOKED_UP_METHODS
+from atom.sizing.engine_support import DRAFT_CHECKPOINT_METHODS
 from atom.sizing.errors import SizingError
 from atom.sizing.host_tier import GIB
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.options.drafting import MOST_DRAFTS, USUAL_DRAFTS
+from atom.sizing.options.drafting import MOST_DRAFTS, usual_drafts
 
 # Of spec.engine.lora: adapters on the device by default, and the most of each number.
 _USUAL_SLOTS, _MOST_SLOTS, _MOST_ADAPTERS, _MOST_RANK = 4, 256, 1024, 512
@@ -50,8 +50,11 @@ def _drafts(args: argparse.Namespace, load: Demand, hub_config: HubConfig) -> tu
                         ("--draft-model", args.draft_model)):  # fmt: skip
         if value is not None and not methods:
             raise AdviceError(f"{flag} {value}: nothing says who drafts; add --method ngram")
-    if args.draft_model is not None and "eagle3" not in methods:
-        raise AdviceError(f"--draft-model {args.draft_model}: belongs to --method eagle3; add it")
+    if args.draft_model is not None and not set(methods) & set(DRAFT_CHECKPOINT_METHODS):
+        raise AdviceError(
+            f"--draft-model {args.draft_model}: belongs to --method "
+            f"{' or '.join(DRAFT_CHECKPOINT_METHODS)}; add one"
+        )
     if not methods:
         return ()
     tokens, acceptance = args.num_speculative_tokens, _acceptance(args, load)
@@ -59,9 +62,11 @@ def _drafts(args: argparse.Namespace, load: Demand, hub_config: HubConfig) -> tu
         raise AdviceError(f"--num-speculative-tokens {tokens}: must be 1 to {MOST_DRAFTS}")
     found = []
     for method in methods:
-        usual = USUAL_DRAFTS if method in LOOKED_UP_METHODS else 1
-        model = _draft_model(args.draft_model, hub_config) if method == "eagle3" else {}
-        found.append(Drafts(method=method, tokens=tokens or usual, acceptance=acceptance, **model))
+        model = {}
+        if method in DRAFT_CHECKPOINT_METHODS:
+            model = _draft_model(method, args.draft_model, hub_config)
+        count = tokens or usual_drafts(method)
+        found.append(Drafts(method=method, tokens=count, acceptance=acceptance, **model))
     return tuple(found)
 
 
@@ -81,10 +86,10 @@ def _acceptance(args: argparse.Namespace, load: Demand) -> float:
     return float(given)
 
 
-def _draft_model(name: str | None, hub_config: HubConfig) -> dict[str, Any]:
+def _draft_model(method: str, name: str | None, hub_config: HubConfig) -> dict[str, Any]:
     if name is None:
         raise AdviceError(
-            "--method eagle3: needs a draft model; name its config.json, its folder or "
+            f"--method {method}: needs a draft model; name its config.json, its folder or "
             "hf://Org/Name with --draft-model"
         )
     config = config_of("--draft-model", name, hub_config)

@@ -15,7 +15,8 @@ def refused(remedy: str, flags: str) -> FlagRow:
 
 REFUSED_FLAGS: tuple[FlagRow, ...] = (
     refused(
-        "use --speculative-config, or --method ngram, suffix, mtp or eagle3",
+        "use --speculative-config, or --method ngram, suffix, mtp, eagle3 or draft_model (which "
+        "SGLang calls STANDALONE)",
         "--speculative-algorithm --ngram-prompt-lookup-max --ngram-prompt-lookup-min "
         "--speculative-num-steps --speculative-eagle-topk",
     ),
@@ -59,7 +60,7 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "--speculative-use-rejection-sampling --speculative-use-block-verification",
     ),
     refused(
-        "drafts are made token by token; use --method ngram, suffix, mtp or eagle3",
+        "drafts are made token by token; use --method ngram, suffix, mtp, eagle3 or draft_model",
         "--dspark-config --speculative-dspark-block-size --speculative-dflash-block-size",
     ),
     refused(

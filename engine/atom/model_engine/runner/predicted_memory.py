@@ -72,7 +72,10 @@ class PredictedMemory:
     def activation_bytes(self) -> int:
         """Bound the bytes that the largest step needs in addition to weights and cache."""
         limits = kv_cache.run_limits(self.config)
-        return activation_bytes(self.config.model.facts, limits, self.element_bytes, self.sharding)
+        return max(
+            activation_bytes(facts, limits, self.element_bytes, self.sharding)
+            for facts, _ in self._facts()
+        )
 
     def _device_memory(self, weights: int, activations: int, overhead: int) -> DeviceMemory:
         """Describe the device, with the bytes already used."""

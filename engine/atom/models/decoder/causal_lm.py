@@ -120,7 +120,7 @@ class Decoder(nn.Module):
             aux[:, number] = normed.stream.residual
         if self._logits_scale != 1.0:
             last = last * self._logits_scale
-        return HiddenStates(last, None if aux is None else aux.flatten(1))
+        return HiddenStates(last, None if aux is None else aux.flatten(1), input_ids)
 
 
 def _with_outputs(stream: Stream, images: ImageTokens, part: int) -> Stream:

@@ -1,4 +1,4 @@
-"""Build the draft model of a model: an EAGLE-3 checkpoint, or the model's MTP layer."""
+"""Build the draft model of a model: an EAGLE-3 checkpoint, a whole model, or the own MTP layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from atom.models.decoder.spec.decoder_spec import decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
 from atom.models.draft_models.eagle3 import Eagle3Draft
 from atom.models.draft_models.mtp import MimoMtpDraft, MtpDraft, QwenMtpDraft
-from atom.models.registry import model_spec
+from atom.models.draft_models.whole_model import WholeModelDraft
+from atom.models.registry import build_model, model_spec
+from atom.sizing.architectures import DRAFT_FAMILIES
 from atom.sizing.drafting import default_aux_layers
 
 _AUX_LAYERS = 3
@@ -34,6 +36,8 @@ def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
         if drafts and _MTP_DRAFTS[spec.mtp_prefix].sees_stream:
             spec = replace(spec, aux_layers=(len(spec.layers),))
         return spec, None
+    if config.draft.architecture not in DRAFT_FAMILIES:
+        return spec, model_spec(config.draft)
     layers = _aux_layers(config.draft, len(spec.layers))
     return replace(spec, aux_layers=layers), decoder_spec(config.draft)
 
@@ -41,9 +45,12 @@ def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
 def build_draft(
     spec: ModelSpec, draft: ModelSpec | None, model: CausalLM, build: Build
 ) -> DraftModel:
-    """Build the draft model: from its own checkpoint, or from the model's MTP layer."""
+    """Build the draft model: of its own checkpoint, which sees the model's auxiliary hidden states
+    or is a whole model, or of the model's MTP layer."""
     if draft is None:
         return _MTP_DRAFTS[spec.mtp_prefix](spec, model, build)
+    if not spec.aux_layers:
+        return WholeModelDraft(build_model(draft, build))
     assert isinstance(model.model, Decoder), "nothing else drafts"
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 

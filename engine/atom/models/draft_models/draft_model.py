@@ -1,9 +1,11 @@
-"""DraftModel: a layer that drafts the token after the next one from a model's hidden states.
+"""DraftModel: a layer that drafts the token after the next one from a model's hidden states, or a
+whole model that drafts the next one from tokens alone.
 
-At position i it sees the model's hidden state of token i, and token i + 1, and predicts token i +
-2. Further drafts use its own output in place of the model's. Its layer has a cache in the same
-blocks as the model's. The embedding is the model's. mtp.py and eagle3.py implement it;
-build_draft.py builds it; speculation/draft_model_proposer.py drafts with it.
+At position i a layer sees the model's hidden state of token i, and token i + 1, and predicts token
+i + 2. Further drafts use its own output in place of the model's. Its embedding is the model's. A
+whole model sees token i there, and predicts token i + 1. The layers of either have a cache in the
+same blocks as the model's. mtp.py, eagle3.py and whole_model.py implement it; build_draft.py builds
+it; speculation/draft_model_proposer.py drafts with it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from atom.sizing.projection import Projection, Split
 class DraftModel(nn.Module, ABC):
     """Base of models that draft tokens. forward: (token ids [T], positions [T], hidden [T, H]) →
     hidden [n, H] of the tokens that need logits. `draw` makes drafts from these states, which also
-    replace the model's in the next call."""
+    replace the model's in the next call. embedding: of its tokens. sees_states: it sees the model's
+    hidden states, each with the token after it; False for a whole model, which is called with each
+    token itself and ignores `hidden`."""
+
+    sees_states = True
 
     def __init__(self, embedding: VocabParallelEmbedding) -> None:
         super().__init__()
@@ -54,6 +60,11 @@ class DraftModel(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """Return the dtype of the draft model's hidden states."""
         return self._embedding[0].weight.dtype
+
+    @property
+    def hidden_size(self) -> int:
+        """Return the width of the draft model's hidden states."""
+        return self._embedding[0].weight.shape[1]
 
     def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embedded: torch.Tensor = self._embedding[0](token_ids)

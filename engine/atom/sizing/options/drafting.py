@@ -8,8 +8,15 @@ from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 from atom.sizing.options.option import CrdField, Flag, Range, option
 
 MOST_DRAFTS = 16
-# Drafted by look-up, which costs next to nothing.
+# Drafted by look-up, which costs next to nothing, or by a model that is good at more than one.
 USUAL_DRAFTS = 5
+# Layers are trained for one draft.
+_OF_ONE_DRAFT = ("mtp", "eagle3")
+
+
+def usual_drafts(method: str) -> int:
+    """Return the number of drafts of a method in forms and manifests that name none."""
+    return 1 if method in _OF_ONE_DRAFT else USUAL_DRAFTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +37,14 @@ class SpeculationFlags:
     method: str | None = option(
         None,
         "who drafts: ngram, the text so far; suffix, also earlier answers; mtp, the checkpoint's "
-        "own draft layer; eagle3, a draft model",
+        "own draft layer; eagle3, a layer made for the model; draft_model, a model of the same "
+        "vocabulary",
         flag=Flag(metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}"),
         crd=CrdField("engine.speculative"),
     )
     draft_model: str | None = option(
         None,
-        "folder or hub id of what drafts for method eagle3",
+        "folder or hub id of the checkpoint that drafts, of methods eagle3 and draft_model",
         crd=CrdField("engine.speculative.draftModel"),
     )
     num_speculative_tokens: int | None = option(
@@ -46,6 +54,6 @@ class SpeculationFlags:
         crd=CrdField(
             "engine.speculative.tokens",
             "Tokens drafted per sequence and step, at most; default: "
-            f"{USUAL_DRAFTS} with ngram and suffix, else 1.",
+            f"1 with {' and '.join(_OF_ONE_DRAFT)}, else {USUAL_DRAFTS}.",
         ),
     )

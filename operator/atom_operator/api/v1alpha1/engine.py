@@ -65,10 +65,11 @@ PullSecrets = Annotated[list[LocalRef], Field(max_length=16, json_schema_extra=k
 class SpeculativeSpec(ApiModel):
     """Several tokens per step, drafted and then verified."""
 
-    method: Literal["ngram", "suffix", "mtp", "eagle3"] = "ngram"
+    method: Literal["ngram", "suffix", "mtp", "eagle3", "draft_model"] = "ngram"
     """ngram: what followed the same tokens before, in prompt or answer; suffix: also in earlier
     answers of the engine; mtp: by the multi-token prediction layer of the model's own checkpoint;
-    eagle3: by a draft model."""
+    eagle3: by a layer that was made for the model; draft_model: by a whole model of the same
+    vocabulary."""
     tokens: int | None = option_field("num_speculative_tokens")
     adaptive: bool | None = None
     """Choose the number of drafts by their acceptance and the cost of the step; false: always draft
@@ -80,9 +81,10 @@ class SpeculativeSpec(ApiModel):
         ]
         | None
     ) = None
-    """eagle3: location of the draft model, hf://Org/Name or path:///dir inside the image."""
+    """eagle3, draft_model: location of the draft model, hf://Org/Name or path:///dir inside the
+    image."""
     draft_config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
-    """eagle3: the draft model's config.json, for the capacity plan."""
+    """eagle3, draft_model: the draft model's config.json, for the capacity plan."""
 
 
 BATCH_HOLDS_EVERY_SEQUENCE = (

@@ -24,7 +24,7 @@ from atom.utils.device import detect_device
 from tests.engine.ops.inputs import BFLOAT16
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.sampling_requests import mixed_requests
-from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_draft_model, make_eagle3
 from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
 pytestmark = [
@@ -191,7 +191,7 @@ def test_speculation_gives_the_same(checkpoint, expected, method, drafts, enforc
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "eager"])
-@pytest.mark.parametrize("method", ["mtp", "eagle3"])
+@pytest.mark.parametrize("method", ["mtp", "eagle3", "draft_model"])
 def test_layers_that_draft_change_no_token(
     tmp_path: Path, method: str, enforce_eager: bool
 ) -> None:
@@ -199,6 +199,9 @@ def test_layers_that_draft_change_no_token(
     if method == "mtp":
         folder = make_tiny_checkpoint(tmp_path / "glm", **CHECKPOINTS["glm4-moe"])
         add_mtp_layer(folder)
+    elif method == "draft_model":
+        folder = make_tiny_checkpoint(tmp_path / "qwen", "qwen3", layers=3, head_dim=32)
+        draft = make_draft_model(tmp_path / "draft", folder)
     else:
         folder = make_tiny_checkpoint(tmp_path / "llama", "llama", layers=7, head_dim=32)
         draft = tmp_path / "draft"

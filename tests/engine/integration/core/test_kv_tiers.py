@@ -27,7 +27,7 @@ from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.engine.lora.test_lora_parity import lora_of
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.scheduler_integrity import check_integrity
-from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_draft_model, make_eagle3
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.ranks.rank_group import RankGroup
@@ -220,7 +220,7 @@ def test_answers_are_those_without_tiers(
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("method", ["mtp", "eagle3"])
+@pytest.mark.parametrize("method", ["mtp", "eagle3", "draft_model"])
 def test_layers_that_draft_have_pages_too(method: str, folders: Any, tmp_path: Path) -> None:
     kind = "deepseek3" if method == "mtp" else "qwen3"
     layers = {"layers": 7} if method == "eagle3" else {}
@@ -230,7 +230,10 @@ def test_layers_that_draft_have_pages_too(method: str, folders: Any, tmp_path: P
         add_mtp_layer(folder)
     else:
         draft = str(tmp_path / "draft")
-        make_eagle3(Path(draft), folder, draft_vocabulary=200)
+        if method == "eagle3":
+            make_eagle3(Path(draft), folder, draft_vocabulary=200)
+        else:
+            make_draft_model(Path(draft), folder)
     options = Way(depth=1).options([])
     plain = CoreDriver(str(folder), num_kv_blocks=900, **options)
     options["speculative"] = SpeculativeConfig(

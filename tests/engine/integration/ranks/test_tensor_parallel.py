@@ -23,7 +23,12 @@ from atom.sizing.families.fallback import FALLBACKS
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.engine_core.core_driver import CoreDriver
-from tests.support.models.draft_checkpoints import add_mimo_mtp_layers, add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import (
+    add_mimo_mtp_layers,
+    add_mtp_layer,
+    make_draft_model,
+    make_eagle3,
+)
 from tests.support.models.gemma4_checkpoints import GEMMA4_EXPERTS, GEMMA4_SMALL
 from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
@@ -340,7 +345,7 @@ def test_ranks_keep_the_inputs_of_their_heads_drafts(
     assert accepted > 0
 
 
-@pytest.mark.parametrize("drafting", ["mtp", "mtp in a window", "eagle3"])
+@pytest.mark.parametrize("drafting", ["mtp", "mtp in a window", "eagle3", "draft_model"])
 def test_ranks_draft_with_layers_they_share(pair: RankGroup, drafting: str, tmp_path: Path) -> None:
     folder, draft = tmp_path / "model", None
     if drafting == "mtp":
@@ -350,6 +355,9 @@ def test_ranks_draft_with_layers_they_share(pair: RankGroup, drafting: str, tmp_
         kind = FAMILIES["narrow values, and caches of unlike sizes"]
         make_tiny_checkpoint(folder, **kind, seed=3)
         add_mimo_mtp_layers(folder)
+    elif drafting == "draft_model":
+        make_tiny_checkpoint(folder, "qwen3", layers=3, seed=3)
+        draft = str(make_draft_model(tmp_path / "draft", folder, layers=2))
     else:
         make_tiny_checkpoint(folder, "llama", layers=7, seed=3)
         draft = str(tmp_path / "eagle3")

@@ -9,7 +9,7 @@ import yaml
 
 from atom.sizing import ARCHITECTURES, unsupported
 from atom_operator.__main__ import main
-from atom_operator.children.engine_container import engine_args, engine_container
+from atom_operator.children.engine_container import engine_args
 from atom_operator.domain import FieldProblem, Owner, Plan
 from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
@@ -256,32 +256,6 @@ def test_drafts_from_texts_run_on_any_engine_and_take_no_layers(method: str) -> 
     )
 
 
-SMALLER = {
-    "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 2048, "num_hidden_layers": 1,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14_336,
-    "vocab_size": 128_256, "draft_vocab_size": 32_000, "max_position_embeddings": 2048,
-    "target_hidden_size": 4096,
-}  # fmt: skip
-
-
-def test_layers_that_do_not_draft_for_a_model_are_refused_with_the_reason() -> None:
-    model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
-    for asked, field, reason in (
-        ({"method": "mtp"}, "speculative", "num_nextn_predict_layers"),
-        (
-            {"method": "eagle3", "draftModel": "hf://a/b", "draftConfig": SMALLER},
-            "speculative.draftModel", "hidden_size 2048 is not the model's 4096",
-        ),
-        (
-            {"method": "eagle3", "draftModel": "hf://meta-llama/Llama-3.2-1B"},
-            "speculative.draftModel", "LlamaForCausalLM does not draft",
-        ),
-    ):  # fmt: skip
-        found = problems(model=model, accelerator=MI300X, engine={"speculative": asked})
-        assert {problem.field for problem in found} == {f"spec.engine.{field}"}
-        assert reason in found[0].message
-
-
 def test_states_take_the_inputs_of_drafts_beside_them() -> None:
     asked = {"model": {"source": "hf://Qwen/Qwen3-Next-80B-A3B-Instruct"}, "accelerator": MI300X}
     without, made = plan(**asked), plan(**asked, engine={"speculative": {"method": "ngram"}})
@@ -342,7 +316,7 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     path.write_text(yaml.safe_dump(atom_deployment(**R1)), encoding="utf-8")
     assert main(["plan", "-f", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "spec.engine.speculative: layers that draft (methods mtp and eagle3)" in text
+    assert "spec.engine.speculative: layers that draft (methods mtp, eagle3, draft_model)" in text
     assert "81 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
     assert "compressing projections 881 MiB (whole on each)" in text
     assert "61 layers of MLA latent x 644 B = 38.4 KiB, the same on every device" in text
@@ -375,95 +349,6 @@ def test_a_plan_without_a_model_has_no_arithmetic() -> None:
     unknown = plan(model={"source": "hf://acme/private"}, accelerator=MI300X)
     assert isinstance(unknown, Plan)
     assert unknown.model.facts is None
-
-
-# A Llama layer over two states, a head of 32,000, three joined states of the target.
-EAGLE3: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "hidden_size": 4096,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14_336,
-    "vocab_size": 128_256,
-    "draft_vocab_size": 32_000,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-}
-
-
-def drafted(site: Site = ABLE, **speculative: Any) -> Plan:
-    engine = {"maxModelLen": 8192, "speculative": {"method": "eagle3", "tokens": 3, **speculative}}
-    model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
-    return plan(site, model=model, accelerator=MI300X, engine=engine)
-
-
-def test_a_draft_model_brings_its_weights_and_its_cache_by_hand() -> None:
-    made = drafted(draftModel="hf://acme/eagle", draftConfig=EAGLE3)
-    capacity = made.capacity.capacity
-    assert capacity is not None
-    target = 8_030_261_248
-    draft = (
-        32_000 * 4096  # its head; the embedding is the target's
-        + 8192 * 4096  # q, of embedding and hidden state
-        + 2 * 8192 * 1024  # k, v
-        + 4096 * 4096  # o
-        + 3 * 4096 * 14_336
-        + 4 * 4096  # norms of both states, after attention, and the last
-        + 3 * 4096 * 4096  # three hidden states of the target become one
-    )
-    tables = 2 * 8192 * 128 * 4  # of the target and of the draft
-    assert capacity.weights_bytes == 2 * (target + draft) + tables
-    assert capacity.kv_bytes_per_token == 33 * 2 * 8 * 128 * 2
-    args = engine_args(made)
-    assert args[args.index("--method") + 1] == "eagle3"
-    assert args[args.index("--draft-model") + 1] == "acme/eagle"
-
-
-def test_a_draft_model_has_its_time_and_its_token_where_a_job_fetches_the_model() -> None:
-    asked: dict[str, Any] = {
-        "model": {
-            "source": "hf://meta-llama/Llama-3.1-8B-Instruct",
-            "tokenSecretRef": {"name": "hub", "key": "token"},
-        },
-        "accelerator": MI300X,
-        "cache": {"weights": {"claim": "models"}},
-    }
-
-    def drafting(source: str) -> Plan:
-        eagle = {"method": "eagle3", "draftModel": source, "draftConfig": EAGLE3}
-        return plan(ABLE, **asked, engine={"speculative": eagle})
-
-    def has_token(made: Plan) -> bool:
-        return "HF_TOKEN" in {item["name"] for item in engine_container(made)["env"]}
-
-    without, fetched, there = plan(ABLE, **asked), drafting("hf://a/b"), drafting("path:///b")
-    assert fetched.rollout.startup_budget_seconds == without.rollout.startup_budget_seconds + 2 * 16
-    assert [has_token(made) for made in (without, fetched, there)] == [False, True, False]
-
-
-def test_a_draft_model_that_nobody_knows_makes_the_plan_unknown() -> None:
-    verdict = drafted(draftModel="path:///drafts/eagle").capacity
-    assert (verdict.fits, verdict.reason.value) == ("Unknown", "ModelNotSized")
-    assert "spec.engine.speculative.draftConfig" in verdict.message
-
-
-@pytest.mark.parametrize(
-    ("speculative", "field"),
-    [
-        ({"method": "eagle3"}, "draftModel"),
-        ({"draftModel": "hf://a/b"}, "draftModel"),
-        ({"method": "mtp", "draftModel": "hf://a/b"}, "draftModel"),
-        ({"method": "eagle3", "draftModel": "hf://a/b", "draftConfig": {}}, "draftConfig"),
-    ],
-)
-def test_a_draft_model_is_named_whole_or_not_at_all(
-    speculative: dict[str, Any], field: str
-) -> None:
-    found = problems(
-        ABLE, model=R1["model"], accelerator=MI300X, engine={"speculative": speculative}
-    )
-    assert f"spec.engine.speculative.{field}" in {problem.field for problem in found}
 
 
 @pytest.mark.parametrize(

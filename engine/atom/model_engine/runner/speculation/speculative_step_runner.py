@@ -76,11 +76,11 @@ class SpeculativeStepRunner(StepRunner):
         self._unknown = 0  # steps that may give several tokens, and were not collected
 
     def draft_with(self, draft: DraftModel) -> None:
-        """Draft with a layer, which is to compute the steps' tokens too, instead of looking up."""
-        state, size = self.slots.device, self.model.spec.hidden_size
-        self._proposer = DraftModelProposer(draft, self._ops, state, size, self._block_size)
+        """Draft with a model, which is to compute the steps' tokens too, instead of looking up."""
+        state = self.slots.device
+        self._proposer = DraftModelProposer(draft, self._ops, state, self._block_size)
         self._followed = CatchUpDecodes(self._proposer, self._ops, state, self._block_size)
-        self._wants_all_states = True
+        self._wants_all_states = draft.sees_states
 
     def build_graphs(
         self, pool: GraphPool, *, prompts: bool = False, widest: StepVariant = PLAIN

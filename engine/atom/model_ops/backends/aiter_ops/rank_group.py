@@ -89,7 +89,7 @@ class _AiterGroup:
         )
         return normed, total
 
-    def takes_parts(self, tokens: int) -> bool:
+    def takes_parts(self, residual: torch.Tensor) -> bool:
         return False
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:

@@ -60,15 +60,15 @@ class PeerGroup:
     def add_and_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        rows, hidden = residual.shape
-        if rows > self._rows or hidden * residual.element_size() != self._row_bytes:
+        if not self.takes_parts(residual):
             return None
         assert self._peers is not None, "the group was left"
         self.enter()
         return allreduce_norm(x, residual, NormWeight(weight, eps), self._peers), residual
 
-    def takes_parts(self, tokens: int) -> bool:
-        return tokens <= self._rows
+    def takes_parts(self, residual: torch.Tensor) -> bool:
+        rows, hidden = residual.shape
+        return rows <= self._rows and hidden * residual.element_size() == self._row_bytes
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         return self._group.reduce(x)

@@ -1,0 +1,182 @@
+"""A whole model drafts for another one: answers stay, and a model that drafts for itself is right.
+
+A model that drafts for itself computes its keys and values twice, so that every draft holds only if
+its cache has each token: behind chunks, cached prefixes, preemptions, tiers, sleep and drafts that
+were not tried. Pairs that cannot work are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom.config import EngineOptions, build_config
+from atom.errors import ConfigError, ModelError
+from atom.sampling_params import SamplingParams
+from atom.speculative_config import SpeculativeConfig
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.draft_checkpoints import make_eagle3
+from tests.support.models.tiny_model import make_tiny_checkpoint
+
+MOST = 4
+OPTIONS: dict[str, Any] = {
+    "max_model_len": 128, "max_num_batched_tokens": 64, "num_kv_blocks": 400, "max_num_seqs": 6,
+}  # fmt: skip
+TIER = {"kv_offloading_size": 0.01, "kv_offload_min_tokens": 0}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "a step behind, in chunks": {"depth": 1, "max_num_batched_tokens": 24},
+    "preempted": {"depth": 1, "num_kv_blocks": 12},
+    "few blocks, with a tier": {"num_kv_blocks": 20, **TIER},
+    "no prefix cache": {"enable_prefix_caching": False},
+    "large blocks": {"block_size": 32},
+}
+# A model's family, and that of one that drafts for it: in kinds of layers, heads and norms.
+PAIRS = {
+    "dense": ("qwen3", "llama"),
+    "latents": ("deepseek3", "qwen2"),
+    "experts": ("mixtral", "qwen3_moe"),
+    "states": ("qwen3_5", "qwen3"),
+    "windows": ("gemma3", "gemma3"),
+    "windows of the model alone": ("gpt_oss", "llama"),
+}
+
+
+def asked_of(draft: Path, **options: Any) -> SpeculativeConfig:
+    given = {"num_tokens": MOST, "adaptive": False, **options}
+    return SpeculativeConfig(method="draft_model", draft_model=str(draft), **given)
+
+
+def some_asks(seed: int, vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
+    """Prompts of which some begin alike, greedy and drawn."""
+    draw = random.Random(seed)
+    beginning = [draw.randrange(3, vocab_size) for _ in range(40)]
+    return [
+        (
+            beginning[: draw.choice([0, 18, 40])]
+            + [draw.randrange(3, vocab_size) for _ in range(draw.randrange(1, 30))],
+            SamplingParams(
+                temperature=draw.choice([0.0, 0.8]), seed=number, ignore_eos=True,
+                max_tokens=draw.randrange(1, 50),
+            ),
+        )
+        for number in range(8)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("model"), "qwen3", seed=5)
+
+
+def answers_twice(engine: CoreDriver) -> list[list[int]]:
+    """Return the answers of two rounds, of which the second finds prefixes of the first."""
+    asks = some_asks(3, engine.vocab_size)
+    return engine.generate_each(asks) + engine.generate_each(asks[::-1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_drafts_for_itself_is_always_right(folder: Path, way: str) -> None:
+    plain = CoreDriver(str(folder), **OPTIONS)
+    drafting = CoreDriver(str(folder), speculative=asked_of(folder), **{**OPTIONS, **WAYS[way]})
+    assert answers_twice(drafting) == answers_twice(plain)
+    stats = drafting.scheduler.stats()
+    assert stats.accepted_tokens_total == stats.draft_tokens_total > 200
+    if "tier" in way:
+        assert stats.offload_load_bytes_total > 0
+    if "preempted" in way:
+        assert stats.preemptions_total > 0
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_answers_are_those_without_a_model_of_another_kind(tmp_path: Path, kind: str) -> None:
+    own, others = PAIRS[kind]
+    folder = make_tiny_checkpoint(tmp_path / "model", own, seed=5)
+    draft = make_tiny_checkpoint(tmp_path / "draft", others, seed=6, layers=3)
+    options = {**OPTIONS, "depth": 1, "max_num_batched_tokens": 24}
+    plain = CoreDriver(str(folder), **options)
+    drafting = CoreDriver(str(folder), speculative=asked_of(draft), **options)
+    assert answers_twice(drafting) == answers_twice(plain)
+    assert drafting.scheduler.stats().draft_tokens_total > 200
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_model_drafts_as_before_after_sleep(folder: Path, level: int) -> None:
+    engine = CoreDriver(
+        str(folder), speculative=asked_of(folder), enable_sleep_mode=True, **OPTIONS
+    )
+    before = answers_twice(engine)
+    runner: Any = engine.executor.runner  # type: ignore[attr-defined]
+    engine.scheduler.blocks.reset_prefix_cache()
+    runner.sleep(level)
+    runner.wake_up()
+    assert answers_twice(engine) == before
+    stats = engine.scheduler.stats()
+    assert stats.accepted_tokens_total == stats.draft_tokens_total > 200
+
+
+def test_new_weights_of_the_model_leave_the_draft_models(tmp_path: Path, folder: Path) -> None:
+    other = make_tiny_checkpoint(tmp_path, "qwen3", seed=8)
+    engine = CoreDriver(str(folder), speculative=asked_of(other), enable_sleep_mode=True, **OPTIONS)
+    runner: Any = engine.executor.runner  # type: ignore[attr-defined]
+    runner.check_weights(str(other))
+    runner.update_weights(str(other))
+    assert answers_twice(engine) == answers_twice(CoreDriver(str(other), **OPTIONS))
+    stats = engine.scheduler.stats()
+    assert stats.accepted_tokens_total == stats.draft_tokens_total > 200
+
+
+def changed(folder: Path, source: Path, **fields: Any) -> Path:
+    """Copy a checkpoint with other fields in its config.json."""
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+    return folder
+
+
+def refusal(folder: Path, draft: Path, **options: Any) -> str:
+    with pytest.raises((ConfigError, ModelError)) as error:
+        build_config(EngineOptions.of(model=str(folder), speculative=asked_of(draft), **options))
+    return str(error.value)
+
+
+def test_pairs_that_cannot_work_are_refused_by_name(tmp_path: Path, folder: Path) -> None:
+    smaller = changed(tmp_path / "smaller", folder, vocab_size=128)
+    said = refusal(folder, smaller)
+    assert str(smaller) in said
+    assert "vocab_size 128 is not the model's" in said
+    assert "same vocabulary" in said
+    for kind in ("deepseek3", "qwen3_5", "minimax_m3"):
+        draft = make_tiny_checkpoint(tmp_path / kind, kind)
+        assert "grouped-query attention" in refusal(folder, draft), kind
+    eagle = tmp_path / "eagle3"
+    make_eagle3(eagle, folder, draft_vocabulary=50)
+    assert "use method eagle3" in refusal(folder, eagle)
+    windows = make_tiny_checkpoint(tmp_path / "windows", "gemma3", head_dim=32)
+    assert "sliding windows" in refusal(windows, folder)
+    entries = make_tiny_checkpoint(tmp_path / "entries", "deepseek4")
+    assert "compressed entries" in refusal(entries, folder)
+
+
+def test_tokenizers_with_other_ids_are_refused_by_name(tmp_path: Path, folder: Path) -> None:
+    other = changed(tmp_path / "other", folder)
+    document = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = document["model"]["vocab"]
+    one, another = sorted(vocabulary, key=vocabulary.get)[40:42]
+    vocabulary[one], vocabulary[another] = vocabulary[another], vocabulary[one]
+    (other / "tokenizer.json").write_text(json.dumps(document))
+    said = refusal(folder, other)
+    assert f"the tokenizers differ in 2 ids: id {vocabulary[another]} is" in said
+    assert "same tokenizer" in said
+    by_score = {"model": {"vocab": [["a", -1.0], ["b", -2.5]]}, "added_tokens": []}
+    (other / "tokenizer.json").write_text(json.dumps(by_score))
+    assert "id 0 is 'a' in " in refusal(folder, other)
+    (other / "tokenizer.json").write_text('{"model": {"vocab": 7}}')
+    assert "tokenizer.json: damaged" in refusal(folder, other)
+    (other / "tokenizer.json").unlink()
+    assert build_config(EngineOptions.of(model=str(folder), speculative=asked_of(other))).draft
