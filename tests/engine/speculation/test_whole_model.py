@@ -21,6 +21,8 @@ from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.draft_checkpoints import make_eagle3
+from tests.support.models.gguf_model import write_gguf
+from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 MOST = 4
@@ -103,6 +105,20 @@ def test_answers_are_those_without_a_model_of_another_kind(tmp_path: Path, kind:
     drafting = CoreDriver(str(folder), speculative=asked_of(draft), **options)
     assert answers_twice(drafting) == answers_twice(plain)
     assert drafting.scheduler.stats().draft_tokens_total > 200
+
+
+@pytest.mark.parametrize("form", ["gguf", "fp8-blocks", "awq"])
+def test_a_draft_model_has_its_own_form(tmp_path: Path, form: str) -> None:
+    """A quantised model drafts for the plain one of the same values."""
+    if form == "gguf":
+        plain = make_tiny_checkpoint(tmp_path / "plain", "llama", seed=5)
+        draft = write_gguf(plain, tmp_path / "model.gguf")
+    else:
+        draft, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[form])
+    drafting = CoreDriver(str(plain), speculative=asked_of(draft), **OPTIONS)
+    assert answers_twice(drafting) == answers_twice(CoreDriver(str(plain), **OPTIONS))
+    stats = drafting.scheduler.stats()
+    assert stats.accepted_tokens_total > 0.9 * stats.draft_tokens_total > 180
 
 
 @pytest.mark.parametrize("level", [1, 2])

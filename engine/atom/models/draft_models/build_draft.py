@@ -11,7 +11,7 @@ from atom.config import Config, ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
 from atom.models.decoder.causal_lm import CausalLM, Decoder
-from atom.models.decoder.placed_modules import PlacedModules
+from atom.models.decoder.placed_modules import PlacedModules, placed_model
 from atom.models.decoder.spec import ModelSpec
 from atom.models.decoder.spec.decoder_spec import decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
@@ -63,6 +63,8 @@ def placed_with_mtp(model: CausalLM, mtp: DraftModel) -> PlacedModules:
 
 def placed_draft(draft: DraftModel, checkpoint: Checkpoint) -> PlacedModules:
     """Collect the modules of a checkpoint that only drafts."""
+    if isinstance(draft, WholeModelDraft):  # of any form of checkpoint
+        return placed_model(draft.causal_lm)
     names: set[str] = set()
     for file in checkpoint.weight_files():
         with safe_open(file, framework="pt") as shard:

@@ -26,6 +26,7 @@ from tests.support.covering_draws import covering_draws
 from tests.support.engine_core.front_half import build_test_config
 from tests.support.models.lora_adapter import adapt
 from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.drawn_requests import DrawnRequest, covering_requests, said
 from tests.support.server.http_app import HttpRig, loads_from, serve_model
 from tests.support.server.seeing_model import AGENT_TEMPLATE, IMAGE, write_seeing_tokenizer
@@ -37,6 +38,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "earlier answers": {
         "speculative": SpeculativeConfig(method="suffix", num_tokens=3, adaptive=False)
     },
+    "small model": {},  # which drafts; `serve` names it
     "tier": TIER,
     "files": {**TIER, "kv_disk_size": 0.02},
     "few blocks": {"num_kv_blocks": 30},
@@ -60,8 +62,8 @@ FEATURES: dict[str, dict[str, Any]] = {
 # A start refuses these, each by name (see tests of the configuration), or has one of them.
 APART = [
     {"no prefix cache", "tier"}, {"no prefix cache", "files"}, {"no prefix cache", "pages"},
-    {"sleeps", "pages"},
-    {"drafts", "earlier answers"},
+    {"sleeps", "pages"}, {"small model", "pages"},
+    {"drafts", "earlier answers"}, {"drafts", "small model"}, {"earlier answers", "small model"},
 ]  # fmt: skip
 KEY = "key"
 BURST, PER_ENGINE = 8, 26
@@ -80,10 +82,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass(frozen=True)
 class SeeingModel:
-    """A checkpoint that reads images, and an adapter of it."""
+    """A checkpoint that reads images, an adapter of it, and a small model that drafts for it."""
 
     folder: Path
     adapter: Path
+    draft: Path
 
     def serve(self, features: Sequence[str], files: Path) -> Any:
         options: dict[str, Any] = {
@@ -94,6 +97,10 @@ class SeeingModel:
             options |= FEATURES[name]
         if "files" in features:
             options["kv_disk_dir"] = str(files)
+        if "small model" in features:
+            options["speculative"] = SpeculativeConfig(
+                method="draft_model", num_tokens=3, adaptive=False, draft_model=str(self.draft)
+            )
         if "reproducible" not in features:
             own = LoraModule(name="own", path=str(self.adapter), folder=str(self.adapter))
             options["lora"] = LoraConfig(modules=(own,), may_load=True, max_cpu_loras=2)
@@ -125,7 +132,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
     adapter = tmp_path_factory.mktemp("adapters") / "own"
     decoder = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
     adapt(deepcopy(model), adapter, target_modules=decoder)
-    return SeeingModel(folder, adapter)
+    draft = tmp_path_factory.mktemp("draft")
+    make_tiny_checkpoint(draft, "qwen3", extra={"vocab_size": size + size % 2})
+    write_seeing_tokenizer(draft)
+    return SeeingModel(folder, adapter, draft)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
