@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from tools import smollm2
 
@@ -31,19 +30,7 @@ class Oracle:
     """Transformers, which dequantises the file by itself and makes its own tokenizer of it."""
 
     def __init__(self, file: Path) -> None:
-        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
-        # The public way asks for one more library, by which other tests' models would load, too.
-        config = transformers.AutoConfig.from_pretrained(**source)
-        self.model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32
-        ).eval()
-        read = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=self.model)
-        left = self.model.load_state_dict(read["tensors"], strict=False)
-        assert left.missing_keys == ["lm_head.weight"], "which is tied to the embedding"
-        self.model.tie_weights()
+        self.model, self.tokenizer = smollm2.by_transformers(file)
 
     def chat_ids(self, question: str) -> list[int]:
         """Token ids of a conversation's beginning, by the file's template."""

@@ -1,0 +1,1 @@
+"""Accuracy of a real model by format, beside transformers."""
