@@ -64,12 +64,12 @@ def write_tasks(folder: Path, zones: Path, count: int) -> None:
 
 
 def _cities(zones: Path, count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Draw cities, as many of each continent."""
+    """Draw cities, as many of each continent. A state may stand between the two in a name."""
     lines = zones.read_text(encoding="utf-8").splitlines()
     names = [line.split("\t")[2].split("/") for line in lines if line[:1] != "#"]
     found: list[dict[str, object]] = []
     for number, place in enumerate(_PLACES):
-        cities = sorted(name[1].replace("_", " ") for name in names if name[0] == place)
+        cities = sorted({name[-1].replace("_", " ") for name in names if name[0] == place})
         share = len(range(number, count, len(_PLACES)))
         found += [{"city": city, "place": number} for city in _drawn(place, cities, share, draw)]
     draw.shuffle(found)
@@ -86,9 +86,9 @@ def _sentences() -> list[str]:
     return list(found)
 
 
-def _drawn(what: str, items: list[Item], count: int, draw: random.Random) -> list[Item]:
+def _drawn(kind: str, items: list[Item], count: int, draw: random.Random) -> list[Item]:
     if count > len(items):
-        raise ValueError(f"{what}: there are {len(items)}, and {count} are asked for")
+        raise ValueError(f"{kind}: there are {len(items)}, and {count} are asked for")
     return draw.sample(items, count)
 
 
