@@ -122,7 +122,11 @@ class _Engine:
     def turn(self, pipe: Connection) -> bool:
         """Take messages, exchange pages and run one step; returns False at the end."""
         pipeline = self._engine.pipeline
-        seconds = 0.0 if pipeline.has_work() else self._desk.seconds_left
+        if pipeline.has_work():
+            seconds = 0.0
+        else:
+            pipeline.pause(time.monotonic())
+            seconds = self._desk.seconds_left
         ready = wait([pipe, self._wake_fd], seconds)
         if pipe in ready:
             while pipe.poll():

@@ -101,6 +101,8 @@ class OfflineEngine:
 
     def has_work(self) -> bool:
         """Return whether requests are open; waits for a grammar or a mask when they all do."""
+        if not self.pipeline.has_work():
+            self.pipeline.pause(time.monotonic())
         if not self.pipeline.has_requests():
             return False
         if not self.pipeline.has_work() and not self.pipeline.wait_for_pages():

@@ -176,6 +176,7 @@ class EngineCore:
         step."""
         has_work = self._pipeline.has_work() or self._executor.is_called()
         if self._asleep or not has_work:
+            self._pipeline.pause(time.monotonic())
             with self._pulse.at_rest():
                 self._sockets.wait(self._desk.seconds_left)
         for message in self._sockets.receive():

@@ -448,8 +448,6 @@ class Scheduler:
         del self._sequences[sequence.id]
         if self.images is not None:
             self.images.end(sequence)
-        if not self._sequences:
-            self.pace.paused()
         self.loras.end(sequence.lora)
         return finished_row(sequence, reason, detail, ticket)
 

@@ -176,6 +176,12 @@ class StepPipeline:
         result = self._take_in() if is_due else None
         return _with_finished(result, finished) if finished else result
 
+    def pause(self, now: float) -> None:
+        """Note that the caller has no step to run and begins to wait: the last step ends."""
+        self._scheduler.pace.pause(now)
+        if self._outlook is not None:
+            self._outlook.pause(now, self._scheduler)
+
     def preempt_all(self) -> list[StepResult]:
         """Take in the steps that are outstanding, whose results are returned, and let every request
         that runs be computed again. No page is moved any more."""
@@ -204,7 +210,7 @@ class StepPipeline:
         batch, ticket = self._submitted.popleft()
         result = self._scheduler.update(batch, self._executor.collect(ticket))
         if self._outlook is not None:
-            self._outlook.ended(self._scheduler)
+            self._outlook.ended()
         if self._guided is None:
             return result
         if self._set_back:

@@ -79,6 +79,8 @@ class VirtualEngine:
         self.clock.advance_to(self.next_turn)
         before, self.is_blocked = self.clock.now, False
         result = self.pipeline.step(before)
+        if not self.pipeline.has_work():
+            self.pipeline.pause(self.clock.now)
         pool = self.scheduler.blocks.pool
         held = pool.num_referenced / pool.num_blocks
         self._kv_most = max(self._kv_most, held)

@@ -53,11 +53,15 @@ class Outlook:
         newest = (1, decodes, prompt_tokens, prompts, contexts)
         self._sums = [each + more for each, more in zip(self._sums, newest, strict=True)]
 
-    def ended(self, scheduler: Scheduler) -> None:
+    def ended(self) -> None:
         """Note that the tokens of the oldest step are known."""
         self._costs.ended()
-        if not scheduler.num_requests:
-            self._costs.paused()
+
+    def pause(self, now: float, scheduler: Scheduler) -> None:
+        """Learn from the last step, and predict, before the engine waits."""
+        self._costs.learn(now)
+        self._refreshed_at = now
+        self._refresh(now, scheduler)
 
     def turn(self, now: float, scheduler: Scheduler) -> None:
         """Learn from the steps that are known; at times, predict again."""

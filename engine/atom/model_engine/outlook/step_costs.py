@@ -68,12 +68,9 @@ class StepCosts:
         engine begins."""
         self._clock.ended()
 
-    def paused(self) -> None:
-        """Note that no request is left: the time until the next step is not the last one's."""
-        self._clock.paused()
-
     def learn(self, now: float) -> None:
-        """Take the times of the steps in that are known."""
+        """Take in the times of the steps whose tokens are known. Also called before the engine
+        waits: the time until the next step belongs to none."""
         for step, seconds in self._clock.turn(now):
             self._take(step, seconds)
 

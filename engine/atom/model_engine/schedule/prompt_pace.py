@@ -49,6 +49,6 @@ class PromptPace:
         if has_prompts:
             self._delay.ended()
 
-    def paused(self) -> None:
-        """Note that no request is left."""
-        self._step_time.paused()
+    def pause(self, now: float) -> None:
+        """Learn from the last step, before the engine waits."""
+        self._step_time.pause(now)

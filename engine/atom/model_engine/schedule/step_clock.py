@@ -1,8 +1,9 @@
 """StepClock: the seconds that each step took, as the engine's turns tell them.
 
 A step begins when it is scheduled, or when the step before it ends, since the host may be a step
-ahead of the device. It ends with the first turn that knows its tokens. Used by StepTime and
-StepCosts.
+ahead of the device. It ends with the first turn that knows its tokens; an engine without further
+work has a turn, too, before it waits, or its last step would last until the next request. Used by
+StepTime and StepCosts.
 """
 
 from __future__ import annotations
@@ -29,10 +30,6 @@ class StepClock(Generic[Step]):
     def ended(self) -> None:
         """Note that the tokens of the oldest such step are known."""
         self._known.append(self._computing.popleft())
-
-    def paused(self) -> None:
-        """Note that no request is left: the time until the next step is not the last one's."""
-        self._known.clear()
 
     def turn(self, now: float) -> Iterator[tuple[Step, float]]:
         """Yield the steps that end now, each with its seconds, above 0."""

@@ -67,13 +67,13 @@ class StepTime:
 
     def ended(self) -> None:
         """Record that the tokens of the oldest such step are known; it ends when the next one is
-        scheduled."""
+        scheduled, or with `pause`."""
         if self._most_seconds:
             self._clock.ended()
 
-    def paused(self) -> None:
-        """Note that no request is left: the time until the next step is not the last one's."""
-        self._clock.paused()
+    def pause(self, now: float) -> None:
+        """Learn from the last step: the time until the next one belongs to neither."""
+        self._learn(now)
 
     def prompt_budget(self, budget: int, now: float, beside: Beside) -> int:
         """Return how many of `budget` tokens prompts may take in the next step."""

@@ -68,6 +68,8 @@ class Served:
         while place < count or self.pipeline.has_work():
             due = load.dues[place].at_seconds if place < count else float("inf")
             if due <= self.clock.now or not self.pipeline.has_work():
+                if not self.pipeline.has_work():
+                    self.pipeline.pause(self.clock.now)
                 self.clock.advance_to(due)
                 pairs[place] = self.expectations.now()
                 self.add(place, load)
@@ -129,6 +131,16 @@ def test_first_tokens_come_about_when_they_were_predicted(
     predicted = float(np.median([each.expected.ttft_seconds for each in pairs]))
     seen = float(np.median([each.ttft for each in pairs]))
     assert predicted == pytest.approx(seen, rel=0.35)
+
+
+def test_steps_after_which_nothing_is_left_are_learned_from() -> None:
+    """A prompt's only step is the last one: prefill pods and embeddings at low loads."""
+    server = Served(16)
+    load = DrawnLoad(RateLoad(rate=0.05, input_tokens=500, output_tokens=1, spread=0.3), 60, 3)
+    pairs = server.serve(load)
+    assert len(pairs) > 40
+    errors = [abs(each.expected.ttft_seconds / each.ttft - 1) for each in pairs[10:]]
+    assert float(np.median(errors)) < 0.3
 
 
 def test_a_full_server_names_its_slots_and_an_idle_one_nothing() -> None:
