@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atom.model_engine.schedule.step_clock import StepClock
 
 _KEPT_STEPS = 128  # with prompts, and as many without
-_LEAST_STEPS = 8
+LEAST_STEPS = 8
 _TIE_WEIGHT = 0.1
 # A step that took so many times the median of its kind was a pause of the machine.
 _MOST_TIMES = 8.0
@@ -86,7 +86,7 @@ class StepCosts:
 
     def costs(self) -> Costs | None:
         """Fit the newest steps; None if there are too few."""
-        if len(self._plain) + len(self._prompts) < _LEAST_STEPS:
+        if len(self._plain) + len(self._prompts) < LEAST_STEPS:
             return None
         plain = np.array(self._plain).reshape(-1, 3)
         usual = (
