@@ -25,14 +25,16 @@ def by_transformers(file: Path) -> tuple[Any, Any]:
     """Return the file's model and tokenizer as transformers makes them, in float32."""
     import torch
     import transformers
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers import modeling_gguf_pytorch_utils
 
+    read_file: Any = modeling_gguf_pytorch_utils.load_gguf_checkpoint
+    maker: Any = transformers.AutoModelForCausalLM
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
     # The public way asks for one more library, by which other tests' models would load, too.
     config = transformers.AutoConfig.from_pretrained(**source)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    read = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=model)
+    model = maker.from_config(config, dtype=torch.float32).eval()
+    read = read_file(str(file), return_tensors=True, model_to_load=model)
     left = model.load_state_dict(read["tensors"], strict=False)
     assert left.missing_keys == ["lm_head.weight"], "which is tied to the embedding"
     model.tie_weights()

@@ -122,9 +122,8 @@ class _Engine:
     def turn(self, pipe: Connection) -> bool:
         """Take messages, exchange pages and run one step; returns False at the end."""
         pipeline = self._engine.pipeline
-        if pipeline.has_work():
-            seconds = 0.0
-        else:
+        seconds: float | None = 0.0
+        if not pipeline.has_work():
             pipeline.pause(time.monotonic())
             seconds = self._desk.seconds_left
         ready = wait([pipe, self._wake_fd], seconds)
