@@ -196,8 +196,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
-    parser.add_argument("--method", default="ngram", help="ngram, suffix, mtp or eagle3")
-    parser.add_argument("--draft-model", default=None, help="of method eagle3")
+    parser.add_argument(
+        "--method", default="ngram", help="ngram, suffix, mtp, eagle3 or draft_model"
+    )
+    parser.add_argument("--draft-model", default=None, help="of methods eagle3 and draft_model")
     parser.add_argument("--acceptance", type=float, default=None, help="of each draft, made up")
     parser.add_argument("--drafts", type=int, default=5)
     parser.add_argument("--fixed", action="store_true", help="as many drafts as may be, always")

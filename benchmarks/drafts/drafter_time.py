@@ -31,6 +31,8 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
     state: SlotTensors = steps.slots.device
     slots = torch.arange(rows, device=state.last_token.device)
     wanted = torch.full_like(slots, drafts)
+    # A request may have ended where its context does, which has no room for drafts.
+    state.num_computed.clamp_(max=engine.config.model.max_model_len - 1 - drafts)
 
     @torch.inference_mode()
     def draft() -> None:

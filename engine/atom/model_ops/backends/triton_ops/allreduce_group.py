@@ -67,8 +67,8 @@ class PeerGroup:
         return allreduce_norm(x, residual, NormWeight(weight, eps), self._peers), residual
 
     def takes_parts(self, residual: torch.Tensor) -> bool:
-        rows, hidden = residual.shape
-        return rows <= self._rows and hidden * residual.element_size() == self._row_bytes
+        row_bytes = residual.shape[-1] * residual.element_size()
+        return len(residual) <= self._rows and row_bytes == self._row_bytes
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         return self._group.reduce(x)
