@@ -12,7 +12,8 @@ from tests.support.operator_life.lives import broken_seed
 # while its pods would be refused. 416: its node is lost, and back.
 DAILY = (19,)
 # 6000243: pods of a promoted change wait for the places of old ones while a node is drained.
-MORE = (75, 0, 1, 390, 416, 2022, 6000243)
+# 6000214: a group of it waits for a place while groups beside it are replaced by one that fails.
+MORE = (75, 0, 1, 390, 416, 2022, 6000214, 6000243)
 
 
 def live(seed: int) -> None:
