@@ -16,6 +16,7 @@ from atom.sizing.model_facts import ModelFacts
 
 _AUX_LAYERS = 3
 _LEAST_LAYERS = 7  # three different ones give auxiliary hidden states
+_MOST_PADDING = 1024  # ids that pad one vocabulary further than another; Qwen2.5's by 128
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
@@ -114,10 +115,11 @@ def draft_model_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
     yield from lacking
     if lacking:
         return
-    if draft.vocab_size != facts.vocab_size:
+    if abs(draft.vocab_size - facts.vocab_size) > _MOST_PADDING:
         yield (
             f"the draft model's vocab_size {draft.vocab_size} is not the model's "
-            f"{facts.vocab_size}; use a draft model with the same vocabulary"
+            f"{facts.vocab_size}, also with padding of up to {_MOST_PADDING}; use a draft model "
+            "with the same vocabulary"
         )
     if draft.vision is not None:
         yield f"the draft model {name} reads images; use a model of text"

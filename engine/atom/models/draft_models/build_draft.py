@@ -50,7 +50,7 @@ def build_draft(
     if draft is None:
         return _MTP_DRAFTS[spec.mtp_prefix](spec, model, build)
     if not spec.aux_layers:
-        return WholeModelDraft(build_model(draft, build))
+        return WholeModelDraft(build_model(draft, build), spec.vocab_size)
     assert isinstance(model.model, Decoder), "nothing else drafts"
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 
