@@ -62,6 +62,7 @@ from atom_operator.reconcile.disaggregation.pair import (
     Written,
     held_back,
     pair_of,
+    prefill_in_force,
     prefill_to_write,
 )
 from atom_operator.reconcile.facts import Facts, FactsReader, Look, with_facts, with_pull_secrets
@@ -377,7 +378,7 @@ def _drawn(choice: _Choice, plan: Plan, observed: Observed) -> Decision:
 def _held_back_prefill(plan: Plan, observed: Observed) -> Written:
     seen = prefill_among(observed.children)
     if seen is None:
-        return Written()
+        return prefill_in_force(plan)
     return Written(held_back(plan.identity, seen, suspended=plan.scale.suspended))
 
 

@@ -11,7 +11,7 @@ rollback of the decode pods, the prefill pods follow them back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from atom_operator.children.disaggregation.prefill import prefill_deployment
@@ -124,7 +124,7 @@ def prefill_to_write(
     newest spec; run: of the pods to run; runs_asked: they are the newest spec's."""
     identity, seen = asked.identity, pair.seen
     if waits is not None and not waits.is_pair:
-        return _unchanged(identity, pair)
+        return _unchanged(identity, seen, pair.wanted) if seen else prefill_in_force(run)
     source = asked if waits is not None or runs_asked else run
     wanted = pair.wanted if source is asked else prefill_pods(source)
     if wanted is None:
@@ -132,11 +132,21 @@ def prefill_to_write(
             return Written()
         spec = {**seen.spec, "suspend": True}
         return Written(prefill_deployment(identity, spec, source.spec.digest))
-    changes = seen is not None and pods_digest(wanted) != pods_digest(seen.spec)
     goes_back = not runs_asked and _go_back(pair.observed)
-    if changes and waits is None and (goes_back or _decode_pods_roll(pair.observed)):
-        return _unchanged(identity, replace(pair, wanted=wanted))
+    is_busy = waits is None and (goes_back or _decode_pods_roll(pair.observed))
+    if seen is not None and is_busy and pods_digest(wanted) != pods_digest(seen.spec):
+        return _unchanged(identity, seen, wanted)
     return Written(prefill_deployment(identity, wanted, source.spec.digest))
+
+
+def prefill_in_force(run: Plan) -> Written:
+    """Return the prefill pods that decode pods of a plan had: deleted ones come back as they were
+    while a change waits."""
+    wanted = prefill_pods(run)
+    if wanted is None:
+        return Written()
+    spec = {**wanted, "suspend": True} if run.scale.suspended else wanted
+    return Written(prefill_deployment(run.identity, spec, run.spec.digest))
 
 
 def held_back(identity: Identity, seen: PrefillState, *, suspended: bool) -> Manifest:
@@ -159,15 +169,13 @@ def pods_digest(raw: Mapping[str, Any]) -> str:
     return spec_digest(spec, spec.engine.image or "", None, profile)
 
 
-def _unchanged(identity: Identity, pair: Pair) -> Written:
+def _unchanged(identity: Identity, seen: PrefillState, wanted: Mapping[str, Any] | None) -> Written:
     """Keep the prefill pods, with the newest numbers of replicas and other fields that no pod
     notices."""
-    if pair.seen is None:
-        return Written()
-    if pair.wanted is None:
+    if wanted is None:
         return Written(is_kept=True)
-    spec = spec_in_force(pair.wanted, pair.seen.spec)
-    return Written(prefill_deployment(identity, spec, pair.seen.goes_with or ""))
+    spec = spec_in_force(wanted, seen.spec)
+    return Written(prefill_deployment(identity, spec, seen.goes_with or ""))
 
 
 def _go_back(observed: Observed) -> bool:

@@ -291,6 +291,26 @@ def test_a_window_is_of_both_roles_and_is_not_asked_twice(world: Callable[..., P
     assert (pairs.images("chat"), pairs.images("chat-prefill")) == ({_NEW}, {_NEW})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"engine": {"image": _NEW}}, {"engine": {"extraArgs": ["--model=x"]}}],
+    ids=["waits for its window", "is refused"],
+)
+def test_deleted_prefill_pods_come_back_as_they_were_while_a_change(
+    world: Callable[..., Pairs], change: dict[str, Any]
+) -> None:
+    window = {"window": {"start": "13:40", "minutes": 1}}
+    pairs = world(rollout=window, disaggregation={"prefill": {}})
+    pairs.live(_LOADED_SECONDS)
+    before = pairs.status("chat-prefill")["revision"]
+    pairs.ask(**change)
+    pairs.live(20)
+    del pairs.api.objects[ATOM_DEPLOYMENT, "default", "chat-prefill"]
+    pairs.live(_LOADED_SECONDS)
+    assert pairs.status("chat-prefill")["revision"] == before
+    assert len(engines_that_serve(pairs.cluster, "chat-prefill")) == 1
+
+
 def test_a_change_of_the_prefill_pods_alone_waits_for_the_window(
     world: Callable[..., Pairs],
 ) -> None:
