@@ -138,13 +138,9 @@ class _Engine:
         result = pipeline.step(time.monotonic())
         if result is not None:
             self._tell(pipe, result, result.finished, [])
-        elif self._is_blocked() and not self._desk.make_room():
+        elif pipeline.is_blocked and not self._desk.make_room():
             wait([pipe, self._wake_fd], _BLOCKED_SECONDS)
         return True
-
-    def _is_blocked(self) -> bool:
-        """Return whether requests are queued and none runs: others hold the blocks."""
-        return self._engine.pipeline.has_work() and not self._engine.scheduler.num_running
 
     def close(self) -> None:
         self._desk.close()

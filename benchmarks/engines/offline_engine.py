@@ -97,7 +97,11 @@ class OfflineEngine:
         return request_id
 
     def step(self) -> StepResult | None:
-        return self.pipeline.step(time.monotonic())
+        """Run one step, or wait for pages that are being read if blocks are short until then."""
+        result = self.pipeline.step(time.monotonic())
+        if result is None and self.pipeline.is_blocked:
+            self.pipeline.wait_for_pages()
+        return result
 
     def has_work(self) -> bool:
         """Return whether requests are open; waits for a grammar or a mask when they all do."""

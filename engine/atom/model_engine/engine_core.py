@@ -192,7 +192,7 @@ class EngineCore:
         result = self._pipeline.step(time.monotonic())
         if result is not None:
             self._publish(result)
-        elif self._is_blocked() and not self._desk.make_room():
+        elif self._pipeline.is_blocked and not self._desk.make_room():
             with self._pulse.at_rest():
                 self._sockets.wait(_BLOCKED_SECONDS)
         if self._kv_events is not None:
@@ -232,10 +232,6 @@ class EngineCore:
                 self._publish_finished(refused)
         except Exception as error:  # of this one request, and no reason to end the others
             self._publish_finished([self._desk.undo(request, error)])
-
-    def _is_blocked(self) -> bool:
-        """Return whether requests are queued and none runs: others hold the blocks."""
-        return self._pipeline.has_work() and not self._scheduler.num_running
 
     def _refuse(self, refused: list[RefusedRequest]) -> None:
         """Report refused requests to their clients, except those whose numbers are open."""

@@ -123,6 +123,13 @@ class StepPipeline:
             return True
         return self._guided is not None and self._guided.has_news
 
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether requests are queued and none runs: others, such as requests whose prefix
+        is being read, hold the blocks. A caller waits then, since turns without a step would keep
+        the threads that copy pages from running."""
+        return self.has_work() and not self._scheduler.num_running
+
     def wait_for_pages(self) -> bool:
         """Wait until moves of pages are complete; for callers without a loop and without other
         work. Returns False if none are under way."""

@@ -86,7 +86,7 @@ class VirtualEngine:
         self._kv_most = max(self._kv_most, held)
         self._kv_seconds += held * (self.clock.now - before)
         if result is None:
-            self.is_blocked = self.pipeline.has_work() and not self.scheduler.num_running
+            self.is_blocked = self.pipeline.is_blocked
             return np.zeros(0, dtype=np.int64), []
         ids = result.request_ids
         tokens = ids if result.counts is None else np.repeat(ids, result.counts)
