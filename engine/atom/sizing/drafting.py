@@ -128,13 +128,11 @@ def draft_model_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
             f"the draft model {name} has layers that keep something else than keys and values of "
             "each token; use a model whose layers all have grouped-query attention"
         )
-    elif any(isinstance(each.layer.attention, EntriesAttention) for each in facts.layer_counts):
+    if any(isinstance(each.layer.attention, EntriesAttention) for each in facts.layer_counts):
         yield (
             f"{facts.architecture} keeps compressed entries, whose blocks a draft model's keys do "
             "not share; use method ngram"
         )
-    else:
-        yield from _cache_problems(facts, draft)
 
 
 def _keeps_plain_keys(draft: ModelFacts) -> bool:
