@@ -10,7 +10,11 @@ from collections.abc import Iterator
 
 from atom.sizing.architectures import ARCHITECTURES, DRAFT_FAMILIES
 from atom.sizing.attention.kinds import EntriesAttention, GroupedAttention
-from atom.sizing.engine_support import LAYER_METHODS, unsupported
+from atom.sizing.engine_support import (
+    DRAFT_CHECKPOINT_METHODS,
+    LAYER_METHODS,
+    unsupported,
+)
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
@@ -37,7 +41,9 @@ def spread_problems(experts_spread: bool) -> Iterator[str]:
 def draft_problems(method: str, facts: ModelFacts, draft: ModelFacts | None) -> Iterator[str]:
     """Yield the reasons why a method of layers cannot draft for a model; none if it can. draft: of
     the checkpoint that drafts, None for the model's own layers."""
-    if draft is None:
+    if draft is None and method in DRAFT_CHECKPOINT_METHODS:
+        yield f"method {method} needs a draft model; name its folder or hub id"
+    elif draft is None:
         yield from mtp_problems(facts)
     elif method == "eagle3":
         yield from eagle3_problems(facts, draft)

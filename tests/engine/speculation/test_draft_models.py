@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
 from atom.sampling_params import SamplingParams
+from atom.sizing.engine_support import DRAFT_CHECKPOINT_METHODS
 from atom.speculation.draft_model_proposer import DraftModelProposer
 from atom.speculation.proposer import ComputedTokens, Drafting
 from atom.speculative_config import SpeculativeConfig
@@ -327,3 +328,8 @@ def test_what_does_not_draft_for_a_model_is_refused_before_weights_are_read(tmp_
         asked = SpeculativeConfig(method=method, draft_model=draft and str(draft))
         with pytest.raises(ConfigError, match=said):
             build_config(EngineOptions.of(model=str(folder), speculative=asked))
+    for method in DRAFT_CHECKPOINT_METHODS:
+        with pytest.raises(ConfigError, match=f"method {method} needs a draft model"):
+            build_config(
+                EngineOptions.of(model=str(model), speculative=SpeculativeConfig(method=method))
+            )

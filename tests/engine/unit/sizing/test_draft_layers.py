@@ -9,9 +9,9 @@ from atom.sizing import (
     ModelFacts,
     Speculation,
     kv_terms,
-    mtp_problems,
     unsupported,
 )
+from atom.sizing.drafting import mtp_problems
 
 MIMO = {
     "architectures": ["MiMoV2FlashForCausalLM"],
