@@ -285,9 +285,12 @@ def _has_all_pods(child: Manifest, *, is_ready: bool) -> bool:
 
 
 def _lacks_place(child: Manifest) -> bool:
-    """Return whether a pod of the canary waits for a node."""
-    scheduled = condition_of(child, ConditionType.SCHEDULED)
-    return is_reported(child) and scheduled.get("status") == "False"
+    """Return whether a pod of the canary waits for a node, or for room in a quota."""
+    scheduled, progressing = (
+        condition_of(child, kind) for kind in (ConditionType.SCHEDULED, ConditionType.PROGRESSING)
+    )
+    waits = scheduled.get("status") == "False" or progressing.get("reason") == Reason.PODS_REFUSED
+    return is_reported(child) and waits
 
 
 def _ready_pods(child: Manifest) -> int:
