@@ -100,13 +100,8 @@ def tier_of(form: EngineForm, size_bytes: int) -> HostTier | None:
     """Return the tier of an engine in so many bytes of its host's memory; None if it has no
     page."""
     layout = form.budget.layout
-    found = _tier(size_bytes, layout, form.limits, form.ranks)
+    found = host_tier(size_bytes, layout, form.limits, form.ranks)
     return found if found.num_pages else None
-
-
-def _tier(size_bytes: int, layout: KvLayout, limits: RunLimits, ranks: int) -> HostTier:
-    tier = host_tier(size_bytes, layout, limits.block_size, limits.max_model_len, ranks)
-    return tier.for_steps(limits.max_num_batched_tokens, layout, limits.block_size)
 
 
 def _planned(division: Division, max_num_seqs: int, max_model_len: int) -> EngineForm:
@@ -161,7 +156,7 @@ def _memory(
     else:
         overhead += communication_bytes(facts.hidden_size * division.compute_bytes, whole)
         if division.host_bytes:
-            overhead += _tier(division.host_bytes, layout, limits, division.ranks).staging_bytes
+            overhead += host_tier(division.host_bytes, layout, limits, division.ranks).staging_bytes
     return DeviceMemory(
         total_bytes=card.memory_bytes,
         utilization=utilization,

@@ -33,7 +33,9 @@ from atom.model_engine.batch import NO_IMAGES, ScheduledBatch, ScheduledBatchOut
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.accepted_tokens import tokens_of
+from atom.model_engine.schedule.admission import Admission
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.decode_rows import DecodeRows
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.images.image_steps import BAD_IMAGE, ImageSteps
 from atom.model_engine.schedule.lora_slots import LoraSlots
@@ -83,8 +85,6 @@ class Scheduler:
         )
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.intp)  # running slots, oldest admission first
-        self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
-        self._free_when_blocked = 0  # blocks; holders that are no rows may free more of them
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
         self._batches = BatchBuilder(self.rows)
@@ -99,11 +99,15 @@ class Scheduler:
         self._chunks.images = self.images
         self._chunks.undivided = not config.divides_prompts
         self.loras = LoraSlots(config.max_loras)
+        self._admission = Admission(blocks, self._row_blocks, self.loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self.tokens = tokens_of(config, self.rows, self._stops, draft_lengths)
         self.pace = PromptPace(config)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
+        self._decode_rows = DecodeRows(
+            self.rows, self._row_blocks, self._batches, self._held, self._preempt_one
+        )
         self.tiers = tiers
         self._parked: set[int] = set()  # ids of sequences whose prefix is being read from a tier
         self._outstanding = 0  # batches scheduled and not updated yet
@@ -170,15 +174,16 @@ class Scheduler:
 
     def take_in_pages(self, now: float) -> None:
         """Queue the requests again whose prefix has been read from another tier."""
-        for number in () if self.tiers is None else self.tiers.take_in(now):
-            self._blocked = None
+        if self.tiers is None:
+            return
+        for number in self.tiers.take_in(now):
+            self._admission.reopen()
             if number in self._parked:
                 self._parked.remove(number)
                 self.waiting.add(self._sequences[number])
 
     def preempt_all(self) -> None:
-        """Let every running sequence be computed again, from its prompt and the tokens that it has;
-        no batch is outstanding."""
+        """Preempt every running sequence; no batch is outstanding."""
         while self.num_running:
             self._preempt_one()
 
@@ -239,7 +244,7 @@ class Scheduler:
         """Preempt the sequence that is due last and schedule again, since no row could run. Prompts
         that share a window's blocks free fewer than they were promised when it moves on, and so may
         wait for each other."""
-        if self._outstanding or len(self._not_held(self._order)) < 2:
+        if self._outstanding or len(self._decode_rows.not_held(self._order)) < 2:
             return None
         self._preempt_one()
         return self.schedule(now)
@@ -248,7 +253,7 @@ class Scheduler:
         """Admit waiting clients that run fewer rows than their share at the expense of the client
         that runs most. Returns False if that has to wait for outstanding tokens."""
         budget = self._config.max_num_batched_tokens
-        while self.waiting and (self._blocked is not None or not self.rows.has_free_slot):
+        while self.waiting and (self._admission.is_blocked or not self.rows.has_free_slot):
             way = plan_way(self.waiting, self.rows, self._row_blocks, self.loras)
             if way is None:
                 break
@@ -257,59 +262,15 @@ class Scheduler:
             for sequence in way.rows:
                 self._preempt(sequence)
             self._preemptions += len(way.rows)
-            self._blocked = None
+            self._admission.reopen()
             budget -= way.sequence.num_tokens
             if not self._admit(way.sequence, now, leave_spare=False) or budget <= 0:
                 break
         return True
 
     def _decodes(self) -> Slots | None:
-        """Return the rows whose next input is a token that was sampled, each with a block to write
-        it to; None if that takes a preemption which has to wait for outstanding tokens."""
-        rows, slots = self.rows, self._order
-        if self._outstanding:
-            # A row at its full length, if only at its most, waits for its last tokens' values.
-            able = rows.num_tokens[slots] <= rows.last_position[slots]
-            if np.count_nonzero(able) < len(slots):
-                slots = slots[able]
-        if self._prefilling:
-            slots = slots[rows.num_computed[slots] >= rows.num_given[slots]]
-        if self._held:
-            slots = self._not_held(slots)
-        while len(full := self._row_blocks.full(slots)):
-            if self._row_blocks.can_append(len(full)):
-                self._batches.append_blocks(self._row_blocks.append(full))
-            else:
-                left = self._append_blocks_preempting(slots, full.tolist())
-                if left is None:
-                    return None
-                slots = left
-            if not self._config.num_speculative_tokens:  # one token takes one more block at most
-                break
-        return slots
-
-    def _not_held(self, slots: Slots) -> Slots:
-        return slots[~np.isin(self.rows.request_ids[slots], list(self._held))]
-
-    def _append_blocks_preempting(self, slots: Slots, full: list[int]) -> Slots | None:
-        """Append a block to each of `full`, one by one, preempting the sequence that is due last.
-        Returns the rest of `slots`; None if an outstanding token would be lost."""
-        rows = self.rows
-        preempted = False
-        for slot in full:
-            sequence = rows.sequences[slot]
-            while sequence is not None and not self._row_blocks.can_append(1):
-                if self._outstanding:
-                    return None
-                self._preempt_one()
-                preempted = True
-                sequence = rows.sequences[slot]  # None once it was preempted itself
-            if sequence is not None:
-                appends = self._row_blocks.append(np.array([slot], dtype=np.intp))
-                self._batches.append_blocks(appends)
-        if preempted:
-            slots = slots[np.isin(slots, self._order)]
-        return slots
+        outstanding, prefilling = bool(self._outstanding), bool(self._prefilling)
+        return self._decode_rows.take(self._order, outstanding=outstanding, prefilling=prefilling)
 
     def _prefill_chunks(self, budget: int, room: int, now: float) -> list[Chunk]:
         """List (slot, tokens) of prompts to continue or to begin, within the token budget; up to
@@ -329,18 +290,9 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, now: float, *, leave_spare: bool = True) -> bool:
         """Admit the first waiting sequence to blocks and a slot, or park it while its prefix is
-        read; False if blocks are short, or no slot is free for its adapter. leave_spare: keep
-        blocks free for running rows."""
-        num_free = self.blocks.pool.num_free
-        if sequence is self._blocked and num_free <= self._free_when_blocked:
-            return False
-        self._free_when_blocked = num_free
-        if sequence.lora is not None and not self.loras.has_room(sequence.lora):
-            self._blocked = sequence
-            return False
-        match = self._row_blocks.match(sequence, others_run=leave_spare and self.num_running > 0)
+        read; False if there is no room. leave_spare: keep blocks free for running rows."""
+        match = self._admission.match(sequence, others_run=leave_spare and self.num_running > 0)
         if match is None:
-            self._blocked = sequence
             return False
         if self.tiers is not None and self.tiers.begin(sequence, match, self.pace.seconds_a_token):
             self.waiting.end(sequence)
@@ -394,7 +346,7 @@ class Scheduler:
         """Note that a batch with these chunks is on its way."""
         self._outstanding += 1
         if chunks:
-            self._blocked = None  # the blocks that it waits for may be shareable soon
+            self._admission.reopen()  # the blocks that it waits for may be shareable soon
             self._prefilling = self._chunks.unfinished(self._prefilling)
 
     # ---- update -------------------------------------------------------------------------------
@@ -419,7 +371,7 @@ class Scheduler:
             self._publishing.publish(batch, alive, context_lens, saved)
         windows = self._row_blocks.windows
         if windows is not None and windows.free_left(batch, alive, context_lens):
-            self._blocked = None
+            self._admission.reopen()
         if output.pooled is not None:  # these tokens only end their rows
             finished += [
                 self._finish(rows.sequence_in(slot), FinishReason.STOP, POOLED)
@@ -430,14 +382,11 @@ class Scheduler:
         if np.count_nonzero(ended):
             last_tokens = tokens if counts is None else tokens[counts.cumsum() - 1]
             ends = zip(slots[ended].tolist(), last_tokens[ended].tolist(), strict=True)
-            finished += [self._finish_row(slot, token) for slot, token in ends]
+            for sequence, token in ((rows.sequence_in(slot), token) for slot, token in ends):
+                finished.append(self._finish(sequence, *self._stops.reason(sequence, token)))
         return StepResult(
             request_ids, tokens, finished, counts, output.logprobs, output.prompt_logprobs
         )
-
-    def _finish_row(self, slot: int, token: int) -> FinishedRow:
-        sequence = self.rows.sequence_in(slot)
-        return self._finish(sequence, *self._stops.reason(sequence, token))
 
     def _finish(self, sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
         ticket = ticket_of(self.keeper, sequence, reason)
@@ -466,7 +415,7 @@ class Scheduler:
         if sequence.lora is not None:
             self.loras.leave(sequence.lora)
         self._row_blocks.free(sequence)
-        self._blocked = None
+        self._admission.reopen()
         if sequence.images is not None and self.images is not None:
             self.images.leave(slot)
         self.rows.leave(sequence)

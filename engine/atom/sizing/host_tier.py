@@ -7,10 +7,11 @@ its pages. Pure; the engine allocates by it, and the operator plans by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from atom.sizing.kv_budget import checkpoint_tokens, filling_tokens
 from atom.sizing.kv_layout import KvLayout
+from atom.sizing.limits import RunLimits
 
 GIB = 1024**3
 # Pages on their way to the host: enough that copies keep the bus busy, and at least 64 however
@@ -35,10 +36,6 @@ class HostTier:
     ranks: int
     tokens: int
     step_pages: int = 0
-
-    def for_steps(self, tokens: int, layout: KvLayout, block_size: int) -> HostTier:
-        """Return the tier with a place for each page that a step of `tokens` tokens computes."""
-        return replace(self, step_pages=tokens // block_size * len(layout.groups))
 
     @property
     def size_bytes(self) -> int:
@@ -70,11 +67,10 @@ class HostTier:
         return (pages + self.piece_pages) * self.page_bytes + 2 * states * self.state_bytes
 
 
-def host_tier(
-    size_bytes: int, layout: KvLayout, block_size: int, longest_tokens: int, ranks: int = 1
-) -> HostTier:
-    """Divide `size_bytes` of a copy's host memory into pages. layout: of one rank; longest_tokens:
-    of a sequence. The tier has no page if less than one fits."""
+def host_tier(size_bytes: int, layout: KvLayout, limits: RunLimits, ranks: int = 1) -> HostTier:
+    """Divide `size_bytes` of a copy's host memory into pages. layout: of one rank. The tier has no
+    page if less than one fits."""
+    block_size = limits.block_size
     page_bytes = layout.bytes_per_token * block_size
     interval = checkpoint_tokens(layout, block_size) // block_size
     state_bytes = layout.state_bytes if interval else 0
@@ -87,5 +83,6 @@ def host_tier(
         num_states=units if interval else 0,
         state_bytes=state_bytes,
         ranks=ranks,
-        tokens=filling_tokens(layout, num_pages, block_size, longest_tokens),
+        tokens=filling_tokens(layout, num_pages, block_size, limits.max_model_len),
+        step_pages=limits.max_num_batched_tokens // block_size * len(layout.groups),
     )

@@ -268,10 +268,8 @@ def files_of(
 def _tier(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, size_bytes: int
 ) -> HostTier:
-    layout, block_size = cache_layout(facts, options, accelerator), options.cache.block_size
-    longest_tokens = longest(facts, options)
-    tier = host_tier(size_bytes, layout, block_size, longest_tokens, options.tensor_parallel)
-    return tier.for_steps(options.scheduler.max_num_batched_tokens, layout, block_size)
+    layout, limits = cache_layout(facts, options, accelerator), _limits(facts, options)
+    return host_tier(size_bytes, layout, limits, options.tensor_parallel)
 
 
 def _adapter_rooms(

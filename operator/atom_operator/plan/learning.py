@@ -54,7 +54,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         *([method] if (method := options.speculative.method) in LOOKED_UP_METHODS else []),
         *(["lora experts"] if options.lora and options.lora.experts else []),
         *([options.speculative.model] if options.speculative.model else []),
-        *([f"tier{options.serving.host_tier_bytes}"] if _holds_tier(options, accelerator) else []),
+        *_tier_in_reserve(options, accelerator),
         *_loaded_form(options),
         *([f"lora{lora.max_loras}x{lora.max_rank}"] if (lora := options.lora) else []),
     )
@@ -75,9 +75,14 @@ def _loaded_form(options: EngineOptions) -> list[str]:
     return form
 
 
-def _holds_tier(options: EngineOptions, accelerator: Accelerator) -> bool:
-    """Return whether the memory that is planned has a tier of the KV cache in it."""
-    return accelerator.type == "cpu" and options.serving.host_tier_bytes > 0
+def _tier_in_reserve(options: EngineOptions, accelerator: Accelerator) -> list[str]:
+    """Return the part of a tier of the KV cache that the reserve contains: on a CPU the tier, on a
+    GPU the places of pages on their way, of which a larger tier has no more. Their sizes are exact,
+    so a factor measured beside them corrects no reserve without them."""
+    size_bytes = options.serving.host_tier_bytes
+    if not size_bytes:
+        return []
+    return [f"tier{size_bytes}"] if accelerator.type == "cpu" else ["tier"]
 
 
 def evidence_for(key: str, known: Iterable[Evidence]) -> Evidence | None:

@@ -86,7 +86,15 @@ def test_on_a_cpu_the_tier_is_a_part_of_the_devices_memory() -> None:
         accelerator=CPU
     )
     assert key_of(without) != key_of(planned), "one's measurement corrects no plan of the other"
-    assert key_of(plan(accelerator=GPU)) == key_of(plan(accelerator=GPU, cache=TIER))
+
+
+def test_evidence_of_a_gpu_with_a_tier_corrects_no_plan_without_one() -> None:
+    without, planned, larger = (
+        plan(accelerator=GPU, cache={"kv": {"hostMemory": size}} if size else {})
+        for size in (None, "64Gi", "128Gi")
+    )
+    assert key_of(without) != key_of(planned), "the reserve has places of pages on their way"
+    assert key_of(planned) == key_of(larger), "of which a larger tier has no more"
 
 
 @pytest.mark.parametrize(("size", "batched"), [("64Gi", 8192), ("64Gi", 512), ("8Mi", 8192)])

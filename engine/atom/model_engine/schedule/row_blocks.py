@@ -23,14 +23,14 @@ _WATERMARK = 0.01
 
 
 class RowBlocks:
-    """Allocate the KV blocks that rows' tokens are written to. windows: of the groups whose layers
-    see a window; None if all see everything."""
+    """Allocate the KV blocks that rows' tokens are written to. lookahead: tokens behind the newest
+    one that every row has blocks for (drafts); windows: of the groups whose layers see a window;
+    None if all see everything."""
 
     def __init__(self, blocks: BlockManager, rows: RowTable, *, lookahead: int) -> None:
-        """lookahead: tokens behind the newest one that every row has blocks for (drafts)."""
         self._blocks = blocks
         self._rows = rows
-        self._lookahead = lookahead
+        self.lookahead = lookahead
         self._watermark_blocks = spare = int(_WATERMARK * blocks.pool.num_blocks)
         columns = blocks.blocks_for(rows.token_ids.shape[1])
         self._tables: list[BlockTables] = [()] * len(rows.room)  # by slot
@@ -52,7 +52,7 @@ class RowBlocks:
         if self.windows is not None:
             spare += self.windows.promised_blocks
         fits = self._blocks.can_allocate(
-            self._num_tokens(sequence), match, lookahead=self._lookahead, spare_blocks=spare
+            self._num_tokens(sequence), match, lookahead=self.lookahead, spare_blocks=spare
         )
         return match if fits else None
 
@@ -90,7 +90,7 @@ class RowBlocks:
         """Count the blocks that are short for a sequence of which nothing is cached; 0 or less if
         there are enough."""
         promised = 0 if self.windows is None else self.windows.promised_blocks
-        needed = self._blocks.num_needed(self._num_tokens(sequence), lookahead=self._lookahead)
+        needed = self._blocks.num_needed(self._num_tokens(sequence), lookahead=self.lookahead)
         return needed + promised - self._blocks.num_free_blocks
 
     def num_held_alone(self, sequence: Sequence) -> int:
@@ -100,7 +100,7 @@ class RowBlocks:
         return sum(self._blocks.pool.count_held_once(table[first:]) for table, first in tables)
 
     def _num_tokens(self, sequence: Sequence) -> int:
-        return min(sequence.num_tokens + self._lookahead, sequence.max_total_tokens)
+        return min(sequence.num_tokens + self.lookahead, sequence.max_total_tokens)
 
     # ---- one more block ------------------------------------------------------------------------
 
@@ -109,8 +109,8 @@ class RowBlocks:
         more block may not be enough of drafts."""
         rows = self._rows
         last_written = rows.num_computed[slots]
-        if self._lookahead:  # none after the row's end
-            last_written = np.minimum(last_written + self._lookahead, rows.last_position[slots])
+        if self.lookahead:  # none after the row's end
+            last_written = np.minimum(last_written + self.lookahead, rows.last_position[slots])
         full: Slots = slots[last_written >= rows.room[slots]]
         return full
 

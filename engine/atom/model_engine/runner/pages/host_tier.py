@@ -21,6 +21,7 @@ from atom.collectives.group import Group
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.page_moves import Move, MoveTotals
+from atom.model_engine.runner.kv_cache import run_limits
 from atom.model_engine.runner.pages.canonical_pages import (
     CachedLayers,
     Share,
@@ -193,11 +194,11 @@ def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> 
     if not size_bytes:
         return None
     flag = f"--kv-offloading-size {config.tier.offloading_size:g}"
-    block_size, longest = config.cache.block_size, config.model.max_model_len
-    shape = host_tier(size_bytes, layout, block_size, longest, ranks)
+    limits = run_limits(config)
+    shape = host_tier(size_bytes, layout, limits, ranks)
     copies = config.parallel.data_parallel_size
     if not shape.num_pages:
-        least = host_tier(1 << 62, layout, block_size, longest, ranks)
+        least = host_tier(1 << 62, layout, limits, ranks)
         unit = (
             copies
             * least.size_bytes
@@ -211,7 +212,7 @@ def tier_shape(config: Config, layout: KvLayout, device: Device, ranks: int) -> 
             f"{flag}: the host has {free / GIB:.1f} GiB left; give at most "
             f"{int(free * 0.9 / GIB * 10) / 10:g}"
         )
-    return shape.for_steps(config.scheduler.max_num_batched_tokens, layout, block_size)
+    return shape
 
 
 def open_tier(
@@ -229,6 +230,4 @@ def files_shape(config: Config, layout: KvLayout, ranks: int) -> HostTier | None
     """Return the shape of the tier in files, of --kv-disk-size; None without one."""
     if config.tier.disk_size is None:
         return None
-    size_bytes = int(config.tier.disk_size * GIB)
-    block_size, longest = config.cache.block_size, config.model.max_model_len
-    return host_tier(size_bytes, layout, block_size, longest, ranks)
+    return host_tier(int(config.tier.disk_size * GIB), layout, run_limits(config), ranks)
