@@ -126,7 +126,7 @@ def test_a_steps_tensors_are_within_the_planned_activations(
     options = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
     found = Measured(folder, monkeypatch, **options)
     (runner,) = runners
-    cache, planned_bytes = runner._cache_shape(found.report.num_blocks), runner._activation_bytes()
+    cache, planned_bytes = runner._caches.shape(found.report.num_blocks), runner._activation_bytes()
     for counts in ([LONGEST] * 8, [32] * 64):
         with torch.inference_mode(), _LiveTensors() as live:
             runner.steps.collect(runner.steps.submit(prompt_batch(counts, cache)))

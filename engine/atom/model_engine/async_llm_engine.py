@@ -59,11 +59,7 @@ from atom.model_engine.request_trace import QueuedCall, traced
 from atom.model_engine.transfer_legs import Leg
 from atom.model_engine.wire.core_port import CoreFactory
 from atom.model_engine.wire.core_stats import StatsBody
-from atom.model_engine.wire.engine_protocol import (
-    EngineReport,
-    RankStats,
-    first_id,
-)
+from atom.model_engine.wire.engine_protocol import EngineReport, RankStats, first_id
 from atom.model_engine.wire.rank_answers import RankStatsBoard
 from atom.sampling_params import SamplingParams
 
@@ -345,9 +341,7 @@ class AsyncLLMEngine:
             told = {"kv_transfer": leg, "deadline_seconds": deadline_seconds}
             requests = [msgspec.structs.replace(each, **told) for each in requests]
         bounds = [timeout_seconds, self._request_timeout_seconds]
-        if self._lifecycle.held_because:
-            longest = min((each for each in bounds if each is not None), default=None)
-            await self._admission.wait_awake(len(requests), client_id, longest)
+        await self._admission.wait_awake(len(requests), client_id, *bounds)
         # Both may have changed while a long text was tokenised.
         self._admission.check(len(requests), client_id, refused_after)
         name = request_id or f"req-{uuid.uuid4().hex}"
@@ -368,9 +362,8 @@ class AsyncLLMEngine:
         client, seconds = request.client_id, self._request_timeout_seconds
         refused_after, _ = self.deadlines.bounds(request.deadline_seconds)
         self._admission.check(1, client, None if request.output_token_ids else refused_after)
-        if self._lifecycle.held_because:
-            await self._admission.wait_awake(1, client, seconds)
-            self._admission.check(1, client)
+        await self._admission.wait_awake(1, client, seconds)
+        self._admission.check(1, client)
         self._handed.check_room(request)
         group = self._requests.open([handed.name], [request], shows_text=False)
         model_name = self.config.model.served_name

@@ -29,6 +29,7 @@ from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_d
 from atom.model_engine.runner.engine_report import Found, engine_report
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
+from atom.model_engine.runner.layer_caches import LayerCaches
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.model_builder import ModelBuilder
 from atom.model_engine.runner.pages.canonical_pages import CachedLayers, Share
@@ -42,9 +43,10 @@ from atom.model_engine.runner.sleep.weights_in_place import read_in_place
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_graphs import Progress, StepGraphs, capture
 from atom.model_engine.runner.step_runner import StepRunner
-from atom.model_engine.runner.warm_up import CacheShape, describe_start, run_largest_steps, warm_up
+from atom.model_engine.runner.warm_up import describe_start, run_largest_steps, warm_up
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.all_reduce import with_all_reduce
+from atom.model_ops.attention import CachedLayer
 from atom.model_ops.linear import Build
 from atom.model_ops.lora import with_lora
 from atom.model_ops.parallel import Ranks
@@ -114,7 +116,8 @@ class ModelRunner:
         self._model: CausalLM
         self.adapters: LoraAdapters | None = None
         self.steps: StepRunner
-        self._cache_size = (0, 0)  # blocks and checkpoints that the cache was given
+        place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
+        self._caches = LayerCaches(config, self._layout, place, self._attention_layers)
         self._lent: LentDevice | None = None
         self._after_layers: Callable[[], None] | None = None
         self._is_asleep = False
@@ -148,7 +151,7 @@ class ModelRunner:
         share = config.cache.gpu_memory_utilization
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes, self._others, share)
         overhead += self._graphs.measured_bytes(self.steps) + self._tier_bytes()
-        self._release_cache()
+        self._caches.release()
         budget = kv_cache.agreed(
             self._predicted.plan_cache(self._layout, weights_bytes, activations, overhead),
             self._group,
@@ -157,8 +160,9 @@ class ModelRunner:
         )
         if check is not None:
             self._run_check(check, progress)
-        self._cache_size = budget.num_blocks, budget.num_checkpoints
-        self._take_cache()
+        self._caches.num_blocks = budget.num_blocks
+        self._caches.num_checkpoints = budget.num_checkpoints
+        self._caches.take(self._lent)
         pool = self._lent.graphs_id if self._lent else None
         self.steps.graphs = self._graphs.build(self.steps, pool)
         capture(self.steps.graphs, progress, self._warm_up if self._device.is_gpu else None)
@@ -172,7 +176,7 @@ class ModelRunner:
         report = engine_report(self._config, found, budget)
         if self._lent is not None:
             self._lent.wait()
-        timed = self._speculation.timed_steps(self.steps, self._cache_shape(budget.num_blocks))
+        timed = self._speculation.timed_steps(self.steps, self._caches.shape(budget.num_blocks))
         tier = None if self.tier is None else self.tier.report()
         return msgspec.structs.replace(report, timed_steps=timed, host_tier=tier)
 
@@ -181,7 +185,7 @@ class ModelRunner:
         if self._device.is_gpu:
             return  # they are only queued there, and a graph replays them without the host
         self._after_layers = callback
-        for layer in self._speculation.attention_layers(self._model):
+        for layer in self._attention_layers():
             layer.register_forward_hook(lambda *_: callback())
 
     @property
@@ -202,8 +206,8 @@ class ModelRunner:
         progress("compiling kernels", 0.0)
         for parameter in self._model.parameters():
             parameter.data.zero_()
-        cache = self._cache_shape(-(-config.model.max_model_len // config.cache.block_size))
-        self._allocate_cache(cache.num_blocks)
+        cache = self._caches.shape(-(-config.model.max_model_len // config.cache.block_size))
+        self._caches.allocate(cache.num_blocks)
         self.steps = self._step_runner()  # of the warm-up compile alone
         try:
             with (
@@ -220,7 +224,7 @@ class ModelRunner:
             logger.warning("kernels are compiled as steps need them", exc_info=True)
             return None
         finally:
-            self._release_cache()
+            self._caches.release()
         return finish
 
     def _due_check(self) -> SelfCheck | None:
@@ -239,12 +243,12 @@ class ModelRunner:
     def _run_check(self, check: SelfCheck, progress: Progress) -> None:
         """Hold the kernels against the reference, before the cache takes the device's memory."""
         progress(PHASE, 0.0)
-        cache = self._cache_shape(check_blocks(self._config, len(self._layout.groups)))
-        self._allocate_cache(cache.num_blocks)
+        cache = self._caches.shape(check_blocks(self._config, len(self._layout.groups)))
+        self._caches.allocate(cache.num_blocks)
         try:
             check.run(CheckedModel(self.steps, cache, self._few_layers), progress)
         finally:
-            self._release_cache()
+            self._caches.release()
         check.conclude(self._all_say)
 
     def _few_layers(self) -> AbstractContextManager[None]:
@@ -260,7 +264,7 @@ class ModelRunner:
         return bool(kv_cache.least(self._group, self._device.torch_device, int(answer)))
 
     def _warm_up(self, progress: Progress) -> None:
-        cache = self._cache_shape(self._cache_size[0])
+        cache = self._caches.shape(self._caches.num_blocks)
         with self._few_layers():
             warm_up(self.steps, self._config, cache, lambda share: progress("warming up", share))
 
@@ -295,35 +299,20 @@ class ModelRunner:
         steps.adapters = self.adapters
         return steps
 
-    def _cache_shape(self, num_blocks: int) -> CacheShape:
-        return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
-
     def _held_bytes(self) -> int:
         return sum(held_bytes(model) for model in self._speculation.models(self._model))
 
-    def _take_cache(self) -> None:
-        """Allocate the cache that steps run on, in a releasable pool if the device is lent."""
-        if self._lent is None:
-            self._allocate_cache(*self._cache_size)
-            return
-        with self._lent.taking_cache() as tensors:
-            tensors += self._allocate_cache(*self._cache_size)
-
-    def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> list[torch.Tensor]:
-        place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
-        layers = self._speculation.attention_layers(self._model)
-        size, groups = self._config.cache.block_size, self._layout.groups
-        tensors = kv_cache.allocate(layers, groups, num_blocks, size, place)
-        counts = kv_cache.StateCounts.of(self._config.scheduler, num_checkpoints)
-        return tensors + kv_cache.allocate_states(layers, counts, place.device)
+    def _attention_layers(self) -> list[CachedLayer]:
+        """Return the layers of the model and its drafter that keep something of sequences."""
+        return self._speculation.attention_layers(self._model)
 
     def _bind_tier(self) -> None:
         """Let pages be moved from and to the cache that the layers hold now."""
         if self.tier is not None:
-            self.tier.bind(self._cached_layers(), self._cache_size[1])
+            self.tier.bind(self._cached_layers(), self._caches.num_checkpoints)
 
     def _cached_layers(self) -> CachedLayers:
-        facts, layers = self._config.model.facts, self._speculation.attention_layers(self._model)
+        facts, layers = self._config.model.facts, self._attention_layers()
         kept = (*facts.layers, *self._speculation.cached.proposing_layers(facts))
         return CachedLayers(layers, self._layout.groups, kept, self._resolved.chosen)
 
@@ -345,16 +334,12 @@ class ModelRunner:
         """Return the pages of the cache that the layers hold now, for other engines."""
         if self._transferred is None:
             self._transferred = TransferredPages(
-                self._cached_layers(), self._cache_size[1], self._share, self._device.torch_device
+                self._cached_layers(),
+                self._caches.num_checkpoints,
+                self._share,
+                self._device.torch_device,
             )
         return self._transferred
-
-    def _release_cache(self) -> None:
-        """Free the profiling cache before the KV cache takes the remaining memory."""
-        for layer in self._speculation.attention_layers(self._model):
-            layer.release()
-        if self._device.is_gpu:
-            torch.cuda.empty_cache()
 
     def _bound_sequences(self) -> None:
         """Let no more sequences run than may keep their states: every rank the same number."""
@@ -363,6 +348,7 @@ class ModelRunner:
             return
         self._config = self._config.with_max_num_seqs(count)
         self._predicted = replace(self._predicted, config=self._config)
+        self._caches = replace(self._caches, config=self._config)
         self._speculation = SpeculationSetup(self._config, self._group.size)
 
     def _activation_bytes(self) -> int:
@@ -373,8 +359,8 @@ class ModelRunner:
         config = self._config
         blocks = -(-config.model.max_model_len // config.cache.block_size)
         # Blocks of one sequence, shared by all rows and groups: no part of the measurement.
-        self._allocate_cache(blocks)
-        cache = self._cache_shape(blocks)
+        self._caches.allocate(blocks)
+        cache = self._caches.shape(blocks)
         return peak_bytes(partial(run_largest_steps, self.steps, config, cache, self._few_layers))
 
     # ---- sleep --------------------------------------------------------------------------------
@@ -403,7 +389,7 @@ class ModelRunner:
         if not hasattr(self, "steps"):
             return
         self.steps.graphs = None
-        self._release_cache()
+        self._caches.release()
         if and_model:
             del self._model, self.steps
             self._speculation.draft = None
@@ -420,7 +406,7 @@ class ModelRunner:
         if lent is not None and lent.keeps_addresses:
             lent.take_back_cache()
         else:
-            self._take_cache()
+            self._caches.take(self._lent)
             self.steps.graphs = self._graphs.build(self.steps)
             capture(self.steps.graphs, lambda phase, share: None)
         self._bind_tier()

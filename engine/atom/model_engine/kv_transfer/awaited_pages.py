@@ -31,6 +31,7 @@ from atom.model_engine.kv_transfer.channel_events import (
     Place,
     PlaceLost,
 )
+from atom.model_engine.kv_transfer.held_blocks import HeldBlocks
 from atom.model_engine.kv_transfer.page_writer import PageWrite, PageWriter
 from atom.model_engine.kv_transfer.prefix_proof import prefix_hashes
 from atom.model_engine.kv_transfer.pulling.avoided_places import AvoidedPlaces
@@ -48,8 +49,8 @@ _NO_TICKET = (PullEnd.GONE, PullEnd.LOST, PullEnd.INCOMPATIBLE, PullEnd.UNREACHA
 
 
 class AwaitedPages:
-    """Hold requests until their pages are here. received_bytes_total: of pages; speeds: of the
-    producers."""
+    """Hold requests until their pages are here. held: the blocks of requests that are not admitted
+    yet; received_bytes_total: of pages; speeds: of the producers."""
 
     def __init__(
         self,
@@ -68,13 +69,11 @@ class AwaitedPages:
         self._awaiting: dict[str, Awaiting] = {}  # by ticket
         self._tickets: dict[int, str] = {}  # by request
         self._joining: list[Joining] = []
-        self._held: dict[int, list[list[int]]] = {}  # blocks of requests that are not admitted yet
-        self._pinned: dict[int, int] = {}  # their checkpoints of states
+        self.held = HeldBlocks(cache.blocks)
         self._avoided = AvoidedPlaces()
         self.speeds = PullSpeeds(clock)
         num_blocks = cache.blocks.pool.num_blocks
         self._room = PullRoom.of(num_blocks, config.max_held_fraction)
-        self._num_blocks = 0  # of all that wait
         self._spent = SpentTickets()
         self.pulls = PullTable(config.timeout_seconds, config.lease_seconds)
         self.received_bytes_total = 0
@@ -181,7 +180,7 @@ class AwaitedPages:
         for joining in [each for each in self._joining if each.request.id in numbers]:
             self._joining.remove(joining)
             ended.append(aborted_row(joining.request.id))
-            self.admitted([joining.request.id])
+            self.held.admitted([joining.request.id])
         return ended
 
     def void(self) -> None:
@@ -192,7 +191,7 @@ class AwaitedPages:
             self._join(awaiting.request, outcome)
         self._awaiting.clear()
         self._tickets.clear()
-        self.admitted(list(self._held))
+        self.held.admitted(self.held.requests)
 
     @property
     def next_event(self) -> float | None:
@@ -200,25 +199,9 @@ class AwaitedPages:
         return 0.0 if self._joining else self.pulls.next_event
 
     def take(self) -> list[Joining]:
-        """Return the requests that wait no longer; their blocks are held until `admitted`."""
+        """Return the requests that wait no longer; `held` keeps their blocks."""
         joining, self._joining = self._joining, []
         return joining
-
-    @property
-    def held_requests(self) -> tuple[int, ...]:
-        """Return the requests that have joined and whose blocks are still held."""
-        return tuple(self._held)
-
-    def admitted(self, request_ids: Iterable[int]) -> None:
-        """Drop the hold on the blocks of requests that have their own references now, or that
-        ended."""
-        for number in request_ids:
-            pinned = self._pinned.pop(number, None)
-            if pinned is not None and self._blocks.checkpoints is not None:
-                self._blocks.checkpoints.unpin(pinned)
-            for block_ids in self._held.pop(number, ()):
-                self._blocks.pool.free(block_ids)
-                self._num_blocks -= len(block_ids)
 
     # ---- the channel's events -----------------------------------------------------------------
 
@@ -315,7 +298,9 @@ class AwaitedPages:
         end = len(awaiting.whole_tokens) // blocks.block_size
         plan = plan_pull(blocks, match, end)
         needed = plan.num_blocks + match.num_unheld
-        if not self._room.takes(needed, num_held=self._num_blocks, num_free=blocks.pool.num_free):
+        if not self._room.takes(
+            needed, num_held=self.held.num_blocks, num_free=blocks.pool.num_free
+        ):
             return False
         if plan.with_states and blocks.checkpoints is not None:
             awaiting.state = blocks.checkpoints.take()
@@ -324,9 +309,9 @@ class AwaitedPages:
         awaiting.match, awaiting.plan, awaiting.places = match, plan, plan.places()
         for block_ids in match.block_ids:
             blocks.pool.share(block_ids)
-            self._note(awaiting.shared, block_ids)
+            self.held.note(awaiting.shared, block_ids)
         for first in plan.firsts:
-            self._note(awaiting.blocks, blocks.pool.allocate(plan.end - first))
+            self.held.note(awaiting.blocks, blocks.pool.allocate(plan.end - first))
         awaiting.pull.num_pages = plan.num_pages
         if not plan.num_pages:  # computed here meanwhile
             awaiting.pull.ended = True
@@ -338,11 +323,6 @@ class AwaitedPages:
         self.speeds.begin(leg.ticket, awaiting.place, plan.size_bytes(self._pages.page_bytes))
         self._channel.want(awaiting.place, leg.ticket, plan.runs(hashes), first)
         return True
-
-    def _note(self, taken: list[list[int]], block_ids: list[int]) -> None:
-        """Note references of one group as soon as they are taken, so that `_free` drops them."""
-        taken.append(block_ids)
-        self._num_blocks += len(block_ids)
 
     def _end(self, awaiting: Awaiting, now: float) -> None:
         """Publish the pages that came, and let the request join or end."""
@@ -358,7 +338,7 @@ class AwaitedPages:
         pull, request = awaiting.pull, awaiting.request
         reason = "" if pull.end is None else pull.end.value
         if pull.end is not None and self._config.load_failure_policy is LoadFailurePolicy.FAIL:
-            self.admitted([request.id])
+            self.held.admitted([request.id])
             row = refused_row(request.id, reason)
             outcome = self._outcome(request, TransferResult.FAILED, reason)
             self._joining.append(Joining(request, outcome, row))
@@ -404,16 +384,13 @@ class AwaitedPages:
         lora = awaiting.request.lora
         self._blocks.publish_received(received, tokens, match.num_blocks, match.last_hash, lora)
         pinned = keep_state(self._blocks, awaiting)
-        if pinned is not None:
-            self._pinned[awaiting.request.id] = pinned
         for group, blocks in enumerate(received):
             kept = [block for _, block in blocks]
             lost = sorted(set(awaiting.blocks[group]).difference(kept))
             awaiting.blocks[group] = kept
-            self._blocks.pool.free(lost)
-            self._num_blocks -= len(lost)
+            self.held.free(lost)
         found = awaiting.match_in(self._blocks)
-        self._held[awaiting.request.id] = [*awaiting.shared, *awaiting.blocks]
+        self.held.join(awaiting.request.id, [*awaiting.shared, *awaiting.blocks], pinned)
         return max(0, found.num_blocks - match.num_blocks) * self._blocks.block_size
 
     def _release(self, awaiting: Awaiting) -> None:
@@ -444,8 +421,7 @@ class AwaitedPages:
             self._blocks.checkpoints.give_back(awaiting.state)
             awaiting.state = None
         for block_ids in taken:
-            self._num_blocks -= len(block_ids)
-            self._blocks.pool.free(block_ids)
+            self.held.free(block_ids)
 
     def close(self) -> None:
         """Write the pages that came, and stop."""

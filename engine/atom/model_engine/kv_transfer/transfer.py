@@ -110,7 +110,7 @@ class KVTransfer:
         """Give back the room, the blocks and the ticket of a request that could not be queued."""
         self.kept.tickets.withdraw(request.id)
         dropped = self._awaited.drop([request.id])
-        self._awaited.admitted([request.id])
+        self._awaited.held.admitted([request.id])
         if not dropped and self.takes(request):
             assert isinstance(request.kv_transfer, DecodeLeg)
             self._awaited.decline(request.kv_transfer, self._clock())
@@ -126,15 +126,15 @@ class KVTransfer:
         self._take_events(now)
         self.kept.turn(now)
         self._awaited.turn(now)
-        admitted = [each for each in self._awaited.held_requests if not waiting(each)]
-        self._awaited.admitted(admitted)
+        admitted = [each for each in self._awaited.held.requests if not waiting(each)]
+        self._awaited.held.admitted(admitted)
         return self._awaited.take()
 
     def release_waiting(self) -> bool:
         """Give up the hold on blocks of requests that have joined and are not admitted: nothing
         runs, and the first of the queue needs them. Returns whether there were any."""
-        held = self._awaited.held_requests
-        self._awaited.admitted(held)
+        held = self._awaited.held.requests
+        self._awaited.held.admitted(held)
         return bool(held)
 
     def void(self) -> None:

@@ -36,7 +36,7 @@ def warmed(driver: CoreDriver, shares: list[float]) -> CoreDriver:
     """As on a GPU: a CPU has nothing to warm."""
     runner: ModelRunner = driver.executor.runner
     with torch.inference_mode(), runner._few_layers():
-        warm_up(runner.steps, driver.config, runner._cache_shape(64), shares.append)
+        warm_up(runner.steps, driver.config, runner._caches.shape(64), shares.append)
     return driver
 
 

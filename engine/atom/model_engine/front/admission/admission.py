@@ -67,11 +67,14 @@ class Admission:
                 code="rate_limit_exceeded",
             )
 
-    async def wait_awake(self, count: int, client_id: str, seconds: float | None) -> None:
+    async def wait_awake(self, count: int, client_id: str, *bounds: float | None) -> None:
         """Hold `count` requests, which `check` let in, as long as the engine is asleep, or holds
-        them for another reason. seconds: that they may take; None for any time. Raises
+        them for another reason. bounds: seconds that they may take; None for any time. Raises
         `RequestError`: 504 behind them, 503 where the engine cannot be woken up for them."""
         why = self._lifecycle.held_because
+        if not why:
+            return
+        seconds = min((each for each in bounds if each is not None), default=None)
         group = group_of(client_id)
         self._held[group] += count
         try:

@@ -167,7 +167,7 @@ def test_a_failing_step_gives_back_what_the_leg_has_taken(step: str) -> None:
             assert engine.held_blocks == 0, (step, number)
             assert engine.desk.open_requests() == ()
             assert engine.transfer.kept.tickets.num_blocks == 0
-            assert engine.transfer._awaited._num_blocks == 0
+            assert engine.transfer._awaited.held.num_blocks == 0
         ends = [*story.producer.finished.values(), *story.consumer.finished.values()]
         failed = [end for end in ends if end.reason not in (FinishReason.STOP, FinishReason.LENGTH)]
         refused = [end for end in failed if end.detail != "aborted"]
