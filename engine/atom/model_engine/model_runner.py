@@ -37,7 +37,7 @@ from atom.model_engine.runner.pages.host_tier import open_tier
 from atom.model_engine.runner.pages.transferred_pages import TransferredPages
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device
-from atom.model_engine.runner.self_check import PHASE, CheckedModel, SelfCheck, check_blocks
+from atom.model_engine.runner.self_check import CheckedModel, SelfCheck
 from atom.model_engine.runner.sleep.lent_device import LentDevice
 from atom.model_engine.runner.sleep.weights_in_place import read_in_place
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
@@ -54,6 +54,7 @@ from atom.models.decoder.causal_lm import CausalLM, held_bytes
 from atom.models.decoder.layer_kinds import one_of_each_kind
 from atom.models.registry import counted, support_model_arch_dict
 from atom.sizing.kv_layout import kv_layout
+from atom.utils.default_dtype import default_dtype
 from atom.utils.device import peak_bytes
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
@@ -82,13 +83,14 @@ class ModelRunner:
         self._device = rank_device(config)
         self._others = kv_cache.others_bytes(self._device)
         self._dtype = model_dtype(config, self._device)
-        config = replace(config, model=counted(config.model, self._dtype))
+        with default_dtype(self._dtype):  # in which a class without a family counts its tensors
+            self._speculation = SpeculationSetup(config, group.size)
+        config = replace(config, model=counted(config.model, self._speculation.spec))
         self._config = config
         self._exchange = None
         if links is not None and self._experts is not None:
             self._exchange = open_dispatch(config, links, self._experts, self._dtype)
         self._kv_dtype = kv_dtype(config, self._dtype, self._device)
-        self._speculation = SpeculationSetup(config, group.size)
         # What the KV cache keeps, by groups of layers.
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
         self._layout = kv_layout(*kept, config.cache.block_size)
@@ -159,10 +161,11 @@ class ModelRunner:
             config.model.max_model_len,
         )
         if check is not None:
-            self._run_check(check, progress)
+            check.run(CheckedModel(self.steps, self._caches, self._few_layers), progress)
+            check.conclude(self._all_say)
         self._caches.num_blocks = budget.num_blocks
         self._caches.num_checkpoints = budget.num_checkpoints
-        self._caches.take(self._lent)
+        self._take_cache()
         pool = self._lent.graphs_id if self._lent else None
         self.steps.graphs = self._graphs.build(self.steps, pool)
         capture(self.steps.graphs, progress, self._warm_up if self._device.is_gpu else None)
@@ -228,28 +231,12 @@ class ModelRunner:
         return finish
 
     def _due_check(self) -> SelfCheck | None:
-        """Return the check of this start's kernels; None if it is off, or if an equal start has
-        passed on every rank."""
-        asked = self._config.execution.self_check
-        if asked == "off" or (asked == "auto" and not self._device.is_gpu):
-            return None
+        """Return the check of this start's kernels; None if it is not due."""
         spaces = self._resolved.ops, self._lora_ops, self._ops
         check = SelfCheck(self._config, self._resolved, spaces, self._device, self._dtype)
         # Ranks that share experts run the same steps, and do not know each other's records.
-        if asked == "on" or self._exchange is not None or not self._all_say(check.passed_before):
-            return check
-        return None
-
-    def _run_check(self, check: SelfCheck, progress: Progress) -> None:
-        """Hold the kernels against the reference, before the cache takes the device's memory."""
-        progress(PHASE, 0.0)
-        cache = self._caches.shape(check_blocks(self._config, len(self._layout.groups)))
-        self._caches.allocate(cache.num_blocks)
-        try:
-            check.run(CheckedModel(self.steps, cache, self._few_layers), progress)
-        finally:
-            self._caches.release()
-        check.conclude(self._all_say)
+        is_due = check.is_due(self._all_say, with_others=self._exchange is not None)
+        return check if is_due else None
 
     def _few_layers(self) -> AbstractContextManager[None]:
         """Return a context in which the model runs through one layer of each kind, if it may:
@@ -305,6 +292,12 @@ class ModelRunner:
     def _attention_layers(self) -> list[CachedLayer]:
         """Return the layers of the model and its drafter that keep something of sequences."""
         return self._speculation.attention_layers(self._model)
+
+    def _take_cache(self) -> None:
+        """Allocate the cache that steps run on, in a releasable pool if the device is lent."""
+        size = self._caches.num_blocks, self._caches.num_checkpoints
+        with nullcontext([]) if self._lent is None else self._lent.taking_cache() as tensors:
+            tensors += self._caches.allocate(*size)
 
     def _bind_tier(self) -> None:
         """Let pages be moved from and to the cache that the layers hold now."""
@@ -406,7 +399,7 @@ class ModelRunner:
         if lent is not None and lent.keeps_addresses:
             lent.take_back_cache()
         else:
-            self._caches.take(self._lent)
+            self._take_cache()
             self.steps.graphs = self._graphs.build(self.steps)
             capture(self.steps.graphs, lambda phase, share: None)
         self._bind_tier()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,17 +30,21 @@ from atom.models.decoder.spec import LayerSpec, ModelSpec, NormSpec
 from atom.sizing.architectures import nearest_with_family
 from atom.sizing.layers import FallbackFacts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.utils.default_dtype import default_dtype
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Build a model's spec from transformers' class, which is proven first. Raises `ModelError`
-    with the module or field that prevents it."""
+    """Build a model's spec from transformers' class, which is proven first, with the bytes of its
+    tensors in the current default dtype. Raises `ModelError` with the module or field that prevents
+    it."""
     raw = open_checkpoint(config.path).config
     with _told(config, raw):
         published = class_config(config.architecture, raw)
         with torch.device("meta"):
             model = build_class(config.architecture, published)
+        weights = FallbackFacts(
+            elements=sum(each.numel() for each in model.parameters()),
+            buffer_bytes=sum(each.nbytes for each in model.buffers()),
+        )
         calls = calls_of(model)
         _check_facts(config.facts, calls)
         renamed = stored_names(model)
@@ -53,23 +56,8 @@ def spec(config: ModelConfig) -> ModelSpec:
         tie_word_embeddings=False,
         norm=_UNUSED_NORM,
         layers=tuple(map(_layer, config.facts.layers, calls)),
-        body=FallbackSpec(published, config.architecture, calls, renamed),
+        body=FallbackSpec(published, config.architecture, calls, renamed, weights),
     )
-
-
-def described(config: ModelConfig, dtype: torch.dtype) -> ModelConfig:
-    """Return the configuration with the class's own count of weights in `dtype`, in place of the
-    bound by config.json. Raises `ModelError`."""
-    raw = open_checkpoint(config.path).config
-    with _told(config, raw), default_dtype(dtype), torch.device("meta"):
-        published = class_config(config.architecture, raw)
-        model = build_class(config.architecture, published)
-    counted = FallbackFacts(
-        elements=sum(each.numel() for each in model.parameters()),
-        buffer_bytes=sum(each.nbytes for each in model.buffers()),
-    )
-    inputs = replace(config.facts.inputs, fallback=counted)
-    return replace(config, facts=replace(config.facts, inputs=inputs))
 
 
 _UNUSED_NORM = NormSpec(eps=0.0)  # the class has its own

@@ -6,10 +6,9 @@ built as a CausalLM.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import cast
-
-import torch
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
@@ -35,13 +34,13 @@ def model_spec(config: ModelConfig) -> ModelSpec:
     return cast(ModelSpec, import_module(f"atom.models.{row.module}").spec(config))
 
 
-def counted(config: ModelConfig, dtype: torch.dtype) -> ModelConfig:
+def counted(config: ModelConfig, spec: ModelSpec) -> ModelConfig:
     """Return the configuration with the exact bytes of weights, which a config.json only bounds for
-    a model without a family. Raises `ModelError`."""
-    if not config.facts.is_fallback:
+    a model without a family. spec: of the configuration."""
+    if spec.fallback is None:
         return config
-    row = SERVED[config.architecture]
-    return cast(ModelConfig, import_module(f"atom.models.{row.module}").described(config, dtype))
+    inputs = replace(config.facts.inputs, fallback=spec.fallback.weights)
+    return replace(config, facts=replace(config.facts, inputs=inputs))
 
 
 def build_model(spec: ModelSpec, build: Build) -> CausalLM:

@@ -13,7 +13,6 @@ import torch
 
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
-from atom.model_engine.runner.sleep.lent_device import LentDevice
 from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_ops.attention import CachedLayer
 from atom.sizing.kv_layout import KvLayout
@@ -40,14 +39,6 @@ class LayerCaches:
         tensors = kv_cache.allocate(layers, self.layout.groups, num_blocks, size, self.place)
         counts = kv_cache.StateCounts.of(self.config.scheduler, num_checkpoints)
         return tensors + kv_cache.allocate_states(layers, counts, self.place.device)
-
-    def take(self, lent: LentDevice | None) -> None:
-        """Allocate the cache that steps run on, in a releasable pool if the device is lent."""
-        if lent is None:
-            self.allocate(self.num_blocks, self.num_checkpoints)
-            return
-        with lent.taking_cache() as tensors:
-            tensors += self.allocate(self.num_blocks, self.num_checkpoints)
 
     def release(self) -> None:
         """Free the cache that the layers hold."""

@@ -26,6 +26,7 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import NewRow, ScheduledBatch
 from atom.model_engine.row_columns import EMPTY_ROW
+from atom.model_engine.runner.layer_caches import LayerCaches
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.step_variant import StepVariant
 from atom.model_engine.runner.warm_up import (
@@ -65,11 +66,11 @@ _DRIVERS = ("amdgpu", "nvidia")
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """The model of a check: its steps, the shape of the little cache that they have, and a context
-    in which few of its layers run."""
+    """The model of a check: its steps, the caches of its layers, and a context in which few of them
+    run."""
 
     steps: StepRunner
-    cache: CacheShape
+    caches: LayerCaches
     few_layers: Callable[[], AbstractContextManager[None]]
 
 
@@ -92,26 +93,43 @@ class SelfCheck:
         self._ends = float("inf")
         self._shadowed = ShadowedOps(resolved, dtype, lambda: self._clock() < self._ends)
 
-    @property
-    def passed_before(self) -> bool:
-        """Return whether an equal start on this card has passed."""
-        return self._record().exists()
+    def is_due(self, all_say: Callable[[bool], bool], *, with_others: bool) -> bool:
+        """Return whether to check this start: not if checks are off, nor if an equal start on this
+        card has passed on every rank. all_say: whether every rank says yes; with_others: the step's
+        ranks are more than those."""
+        asked = self._config.execution.self_check
+        if asked == "off" or (asked == "auto" and not self._device.is_gpu):
+            return False
+        return asked == "on" or with_others or not all_say(self._record().exists())
 
     def keeping_originals(self) -> AbstractContextManager[None]:
         """Return a context of reading weights, which the check compares with prepared ones."""
         return self._shadowed.keeping_originals(self._spaces)
 
     def run(self, model: CheckedModel, progress: Callable[[str, float], None]) -> None:
-        """Run the steps, and compare what they call. It takes no longer than ten seconds and the
-        steps themselves."""
+        """Run the steps with a little cache, before the KV cache takes the device's memory, and
+        compare the operations that they call. It takes no longer than ten seconds and the steps
+        themselves."""
+        progress(PHASE, 0.0)
+        caches = model.caches
+        cache = caches.shape(check_blocks(self._config, len(caches.layout.groups)))
+        caches.allocate(cache.num_blocks)
+        try:
+            self._run(model, cache, progress)
+        finally:
+            caches.release()
+
+    def _run(
+        self, model: CheckedModel, cache: CacheShape, progress: Callable[[str, float], None]
+    ) -> None:
         begun = self._clock()
         self._ends = begun + _SECONDS
-        batches = list(check_batches(self._config, model.cache))
+        batches = list(check_batches(self._config, cache))
         with model.few_layers(), self._shadowed.watching(self._spaces):
             for done, batch in enumerate(batches):
                 progress(PHASE, done / len(batches))
                 model.steps.collect(model.steps.submit(batch))
-            self._check_slots(model)
+            self._check_slots(model.steps, cache)
         held = self._shadowed.held
         logger.info(
             "self-check: %d operations in %d shapes compared with the reference in %.1f s: %s",
@@ -137,11 +155,11 @@ class SelfCheck:
         if not self._shadowed.unheld.keys() - self._shadowed.held.keys():
             self._remember()
 
-    def _check_slots(self, model: CheckedModel) -> None:
+    def _check_slots(self, steps: StepRunner, cache: CacheShape) -> None:
         """Compare the operations by which a graph's step reads and writes slots."""
-        ops, state = self._resolved.ops, model.steps.slots.device
+        ops, state = self._resolved.ops, steps.slots.device
         slots = torch.arange(min(2, state.padding_slot), device=state.last_token.device)
-        inputs = ops.prepare_decode(slots, state, model.cache.block_size)
+        inputs = ops.prepare_decode(slots, state, cache.block_size)
         ops.commit_tokens(slots, inputs.input_ids, state)
 
     # ---- the record ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from atom.config import EngineOptions, build_config
 from atom.errors import AtomError, ModelError
 from atom.model_engine.front.weights_update import find_update
 from atom.model_engine.model_runner import ModelRunner
+from atom.models import fallback
 from atom.models.decoder.causal_lm import held_bytes
 from atom.models.decoder.fallback import self_proof
 from atom.models.decoder.fallback.attention_call import (
@@ -24,7 +25,7 @@ from atom.models.decoder.fallback.attention_call import (
     Heads,
 )
 from atom.models.decoder.fallback.fallback_decoder import FallbackDecoder
-from atom.models.decoder.fallback.published_class import class_config, recorded_calls
+from atom.models.decoder.fallback.published_class import build_class, class_config, recorded_calls
 from atom.models.decoder.fallback.self_proof import prove
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.sizing import KvElement, ModelFacts, fallback_notice, kv_layout, rotary_bytes
@@ -118,6 +119,23 @@ def test_the_plan_counts_the_bytes_that_the_engine_holds(
     cached = sum(each.nbytes for layer in layers for each in layer.cached_tensors())
     assert report.kv_bytes_per_token == kv_layout(facts, KvElement(4)).bytes_per_token
     assert cached == report.num_blocks * 16 * report.kv_bytes_per_token
+
+
+def test_the_class_is_built_once_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls, its names of tensors and its bytes are read from one model."""
+    built: list[str] = []
+
+    def build(architecture: str, config: Any) -> Any:
+        built.append(architecture)
+        return build_class(architecture, config)
+
+    monkeypatch.setattr(fallback, "build_class", build)
+    folder = make_fallback_checkpoint(tmp_path, FEW[0], 1)
+    options = EngineOptions.of(model=str(folder), device="cpu", num_kv_blocks=24, block_size=16)
+    ModelRunner(build_config(options)).initialize(lambda phase, share: None)
+    assert built == [FEW[0]]
 
 
 # ---- the proof ------------------------------------------------------------------------------

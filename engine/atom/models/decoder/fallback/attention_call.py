@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from atom.model_ops.values import AttentionShape
+from atom.sizing.layers import FallbackFacts
 from atom.sizing.mask_rule import sliding_window
 
 # Settings of a call that decide nothing: positions are in the rotated heads already.
@@ -116,12 +117,14 @@ class AttentionCall:
 class FallbackSpec:
     """A class of transformers to compute. config: its configuration, a PretrainedConfig; calls: of
     its layers' attention, in the order of the layers; renamed: names of tensors in checkpoints, by
-    the class's own names, as far as these differ."""
+    the class's own names, as far as these differ; weights: the class's own count of them, None if
+    nothing asks for it."""
 
     config: Any = field(compare=False)
     architecture: str
     calls: tuple[AttentionCall, ...]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    weights: FallbackFacts | None = None
 
 
 def _number(module: str, name: str, value: object) -> float:
