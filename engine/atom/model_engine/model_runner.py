@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 
 import msgspec
 import torch
@@ -22,7 +21,6 @@ from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.model_engine.control import MovePages
-from atom.model_engine.page_moves import Move
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.chosen_ops import ElementTypes, chosen_ops
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype
@@ -74,7 +72,6 @@ class ModelRunner:
         """group: of the ranks that share the model's copy; links: to ranks of data parallelism that
         share experts; pages, transfers: the descriptors of memory that the group shares for pages
         of the KV cache, if there is such a tier, and of exchanges with other engines."""
-        self._config = config
         self._share = Share(group.rank, group.size, transfers)
         self._transferred: TransferredPages | None = None
         self._asked_num_seqs = config.scheduler.max_num_seqs
@@ -95,9 +92,8 @@ class ModelRunner:
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
         self._layout = kv_layout(*kept, config.cache.block_size)
         self.tier = open_tier(config, self._layout, self._device, group, pages)
-        types = ElementTypes(self._dtype, self._kv_dtype)
-        layers = self._speculation.all_layers()
-        self._resolved = chosen_ops(config, layers, types, self._device.type)
+        parts = self._speculation.all_layers(), ElementTypes(self._dtype, self._kv_dtype)
+        self._resolved = chosen_ops(config, *parts, self._device.type)
         self._graphs = StepGraphs(config, self._resolved, is_gpu=self._device.is_gpu)
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
@@ -108,12 +104,10 @@ class ModelRunner:
         place = Ranks(self._group.size, self._group.rank), self._group, self._experts
         build = Build(self._ops, *place, self._exchange, in_tree=config.execution.reproducible)
         self._builder = ModelBuilder(build, self._dtype)
+        redundant = self._experts.redundant if self._experts else 0
+        sharding, expands = sharding_of(config, group.size, redundant), self._resolved.expands
         self._predicted = PredictedMemory(
-            config,
-            self._device,
-            sharding_of(config, group.size, self._experts.redundant if self._experts else 0),
-            self._dtype.itemsize,
-            self._resolved.expands,
+            config, self._device, sharding, self._dtype.itemsize, expands
         )
         self._model: CausalLM
         self.adapters: LoraAdapters | None = None
@@ -217,12 +211,8 @@ class ModelRunner:
                 self._few_layers(),
                 warmup.steps(device, start, self._device.threads()) as finish,
             ):
-                graphs = self._graphs.build(self.steps)
-                if graphs is not None:
-                    graphs.compile_ahead()
-                warm_up(
-                    self.steps, config, cache, lambda share: progress("compiling kernels", share)
-                )
+                self._graphs.compile_ahead(self.steps)
+                warm_up(self.steps, config, cache, partial(progress, "compiling kernels"))
         except Exception:  # a start without is slower, and no other
             logger.warning("kernels are compiled as steps need them", exc_info=True)
             return None
@@ -320,8 +310,7 @@ class ModelRunner:
     def move_pages(self, call: MovePages) -> None:
         """Copy pages between the cache and the host's memory, in the order of the steps."""
         assert self.tier is not None, "pages are moved where there is a tier"
-        saves, loads = starmap(Move, call.saves), starmap(Move, call.loads)
-        self.tier.move(call.number, list(saves), list(loads))
+        self.tier.move(call)
 
     def transferred_pages(self) -> TransferredPages:
         """Return the pages of the cache that the layers hold now, for other engines."""

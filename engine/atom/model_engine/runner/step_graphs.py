@@ -35,6 +35,12 @@ class StepGraphs:
         prompts = not self._resolved.uncapturable_prompts
         return steps.build_graphs(GraphPool(pool), prompts=prompts, widest=self._widest)
 
+    def compile_ahead(self, steps: StepRunner) -> None:
+        """Compile the kernels of the graphs that steps will have."""
+        graphs = self.build(steps)
+        if graphs is not None:
+            graphs.compile_ahead()
+
     def measured_bytes(self, steps: StepRunner) -> int:
         """Return the bytes that decode graphs will take, measured on the profiling cache."""
         graphs = self.build(steps)

@@ -14,12 +14,14 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 
 import psutil
 
 from atom.collectives.group import Group
 from atom.config import Config
 from atom.errors import ConfigError
+from atom.model_engine.control import MovePages
 from atom.model_engine.page_moves import Move, MoveTotals
 from atom.model_engine.runner.kv_cache import run_limits
 from atom.model_engine.runner.pages.canonical_pages import (
@@ -121,12 +123,13 @@ class RankTier:
 
     # ---- moves ---------------------------------------------------------------------------------
 
-    def move(self, number: int, saves: Sequence[Move], loads: Sequence[Move]) -> None:
+    def move(self, call: MovePages) -> None:
         """Begin to carry out the moves of a call, or carry them out."""
         assert self._copies is not None, "pages are moved while there is a cache"
-        self._copies.move(number, saves, loads)
+        saves, loads = starmap(Move, call.saves), starmap(Move, call.loads)
+        self._copies.move(call.number, list(saves), list(loads))
         if self._watch is not None:
-            self._watch.wait_for(number)
+            self._watch.wait_for(call.number)
 
     @property
     def moved_number(self) -> int:
