@@ -27,11 +27,11 @@ from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_d
 from atom.model_engine.runner.engine_report import Found, engine_report
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
-from atom.model_engine.runner.layer_caches import LayerCaches
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.model_builder import ModelBuilder
 from atom.model_engine.runner.pages.canonical_pages import CachedLayers, Share
 from atom.model_engine.runner.pages.host_tier import open_tier
+from atom.model_engine.runner.pages.layer_caches import LayerCaches
 from atom.model_engine.runner.pages.transferred_pages import TransferredPages
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device

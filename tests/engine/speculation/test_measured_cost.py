@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.speculation.time_steps import time_steps
-from atom.model_engine.runner.warm_up import CacheShape
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculative_config import SpeculativeConfig

@@ -26,11 +26,10 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import NewRow, ScheduledBatch
 from atom.model_engine.row_columns import EMPTY_ROW
-from atom.model_engine.runner.layer_caches import LayerCaches
+from atom.model_engine.runner.pages.layer_caches import CacheShape, LayerCaches
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.step_variant import StepVariant
 from atom.model_engine.runner.warm_up import (
-    CacheShape,
     computing_ahead,
     decode_batch,
     describe_start,

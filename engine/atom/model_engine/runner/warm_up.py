@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from atom.config import Config
 from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
 from atom.model_engine.row_columns import EMPTY_ROW
 from atom.model_engine.runner.cuda_graphs.graph_parts import bucket_sizes
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.step_variant import StepVariant
 from atom.sampling_params import SamplingParams
@@ -48,16 +49,6 @@ _EVERYTHING = SamplingParams(
     bad_words_token_ids=((0,), (0, 0)),
     logprobs=1,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """Blocks of the KV cache, of block_size tokens each, and how many groups of layers have tables
-    of them."""
-
-    num_blocks: int
-    block_size: int
-    num_groups: int
 
 
 def warm_up(

@@ -16,7 +16,8 @@ from atom.advisor.launches import Launches, captured_buckets
 from atom.advisor.rates import ASSUMED, Tables
 from atom.advisor.simulation import Fleet, simulate
 from atom.advisor.step_shape import Chunk, StepShape
-from atom.model_engine.runner.warm_up import CacheShape, decode_batch
+from atom.model_engine.runner.pages.layer_caches import CacheShape
+from atom.model_engine.runner.warm_up import decode_batch
 from atom.sizing import ModelFacts, RunLimits
 from atom.sizing.cards import CARDS, Vendor
 from benchmarks.advice.h200_truth import Predictor, load_at, recorded

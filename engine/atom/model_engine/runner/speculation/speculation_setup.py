@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from atom.checkpoint import open_checkpoint
 from atom.config import Config
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.pooling_step_runner import PoolingStepRunner
 from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
 from atom.model_engine.runner.speculation.time_steps import time_steps
 from atom.model_engine.runner.step_runner import StepRunner
-from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_engine.wire.engine_protocol import TimedStep
 from atom.model_loader.weight_loader import check_model, load_model
 from atom.model_ops.attention import CachedLayer

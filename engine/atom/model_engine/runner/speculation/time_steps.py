@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.step_runner import StepRunner
-from atom.model_engine.runner.warm_up import CacheShape, computing_ahead, decode_batch, prompt_batch
+from atom.model_engine.runner.warm_up import computing_ahead, decode_batch, prompt_batch
 from atom.model_engine.wire.engine_protocol import TimedStep
 
 _STEPS = 4  # that are timed together

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.self_check import check_batches, check_blocks
-from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_ops.backends import ResolvedOps
 from atom.model_ops.backends.backend import Backend
 from atom.model_ops.backends.composed import ComposedOps

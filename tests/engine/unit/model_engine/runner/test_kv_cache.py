@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.slots.own_blocks import OwnBlocks
-from atom.model_engine.runner.warm_up import CacheShape, decode_batch
+from atom.model_engine.runner.warm_up import decode_batch
 from atom.model_ops.attention import Attention
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding

@@ -14,7 +14,8 @@ from atom.model_engine.runner.cuda_graphs.prompt_buckets import (
     host_bound_tokens,
     prompt_buckets,
 )
-from atom.model_engine.runner.warm_up import CacheShape, computing_ahead, decode_batch
+from atom.model_engine.runner.pages.layer_caches import CacheShape
+from atom.model_engine.runner.warm_up import computing_ahead, decode_batch
 from atom.sizing.model_facts import ModelFacts
 from benchmarks.workloads.shapes import SHAPES
 

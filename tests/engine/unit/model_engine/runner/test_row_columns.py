@@ -17,10 +17,11 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
 )
 from atom.model_engine.request import Request
 from atom.model_engine.row_columns import EMPTY_ROW, ROW_COLUMNS, row_numbers
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.slots.input_batch import InputBatch
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
 from atom.model_engine.runner.step_variant import COLUMN_OF, PLAIN, StepVariant, forward_context
-from atom.model_engine.runner.warm_up import CacheShape, of_variant, prompt_batch
+from atom.model_engine.runner.warm_up import of_variant, prompt_batch
 from atom.model_engine.schedule.batch_builder import BatchBuilder
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence

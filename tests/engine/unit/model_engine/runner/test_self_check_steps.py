@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.pages.layer_caches import CacheShape
 from atom.model_engine.runner.self_check import check_batches, check_blocks
-from atom.model_engine.runner.warm_up import CacheShape
 from atom.speculative_config import SpeculativeConfig
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 

@@ -13,9 +13,18 @@ import torch
 
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
-from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_ops.attention import CachedLayer
 from atom.sizing.kv_layout import KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Blocks of the KV cache, of block_size tokens each, and how many groups of layers have tables
+    of them."""
+
+    num_blocks: int
+    block_size: int
+    num_groups: int
 
 
 @dataclass(slots=True)
