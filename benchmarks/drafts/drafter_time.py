@@ -85,7 +85,7 @@ def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
     graphs = runner.steps.graphs
     if graphs is None or graphs.verify is None:
         return None
-    cache = runner._cache_shape(engine.report.num_blocks)
+    cache = runner._caches.shape(engine.report.num_blocks)
     with torch.inference_mode():
         timed = time_steps(runner.steps, engine.config, cache, graphs.verify.most_tokens)
     return MeasuredCost([Timed(*msgspec.structs.astuple(step)) for step in timed])

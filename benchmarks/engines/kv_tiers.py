@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 
 from atom.collectives.group import ALONE
-from atom.model_engine.page_moves import Move
+from atom.model_engine.control import MovePages
 from atom.model_engine.runner.pages.host_tier import RankTier
 from atom.model_ops.backends.page_ops import page_ops
 from atom.model_ops.page_table import PageTable
@@ -88,11 +88,8 @@ class Cache:
     def move(self, saves: range = range(0), loads: range = range(0)) -> int:
         """Begin to move blocks, each with the row of its number."""
         self._number += 1
-        self.tier.move(
-            self._number,
-            [Move(0, block, block) for block in saves],
-            [Move(0, block, block) for block in loads],
-        )
+        moves = [[(0, block, block) for block in each] for each in (saves, loads)]
+        self.tier.move(MovePages(self._number, *moves))
         return self._number
 
     def save(self, blocks: range, loads: range = range(0)) -> None:

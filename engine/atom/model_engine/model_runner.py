@@ -112,8 +112,8 @@ class ModelRunner:
         self._model: CausalLM
         self.adapters: LoraAdapters | None = None
         self.steps: StepRunner
-        place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
-        self._caches = LayerCaches(config, self._layout, place, self._attention_layers)
+        cache = kv_cache.Place(self._kv_dtype, self._device.torch_device)
+        self._caches = LayerCaches(config, self._layout, cache, self._attention_layers)
         self._lent: LentDevice | None = None
         self._after_layers: Callable[[], None] | None = None
         self._is_asleep = False
@@ -157,8 +157,7 @@ class ModelRunner:
         if check is not None:
             check.run(CheckedModel(self.steps, self._caches, self._few_layers), progress)
             check.conclude(self._all_say)
-        self._caches.num_blocks = budget.num_blocks
-        self._caches.num_checkpoints = budget.num_checkpoints
+        self._caches.size = budget.num_blocks, budget.num_checkpoints
         self._take_cache()
         pool = self._lent.graphs_id if self._lent else None
         self.steps.graphs = self._graphs.build(self.steps, pool)
@@ -225,8 +224,8 @@ class ModelRunner:
         spaces = self._resolved.ops, self._lora_ops, self._ops
         check = SelfCheck(self._config, self._resolved, spaces, self._device, self._dtype)
         # Ranks that share experts run the same steps, and do not know each other's records.
-        is_due = check.is_due(self._all_say, with_others=self._exchange is not None)
-        return check if is_due else None
+        others = self._exchange is not None
+        return check if check.is_due(self._all_say, with_others=others) else None
 
     def _few_layers(self) -> AbstractContextManager[None]:
         """Return a context in which the model runs through one layer of each kind, if it may:
@@ -241,7 +240,7 @@ class ModelRunner:
         return bool(kv_cache.least(self._group, self._device.torch_device, int(answer)))
 
     def _warm_up(self, progress: Progress) -> None:
-        cache = self._caches.shape(self._caches.num_blocks)
+        cache = self._caches.shape(self._caches.size[0])
         with self._few_layers():
             warm_up(self.steps, self._config, cache, lambda share: progress("warming up", share))
 
@@ -285,14 +284,16 @@ class ModelRunner:
 
     def _take_cache(self) -> None:
         """Allocate the cache that steps run on, in a releasable pool if the device is lent."""
-        size = self._caches.num_blocks, self._caches.num_checkpoints
-        with nullcontext([]) if self._lent is None else self._lent.taking_cache() as tensors:
-            tensors += self._caches.allocate(*size)
+        if self._lent is None:
+            self._caches.allocate(*self._caches.size)
+            return
+        with self._lent.taking_cache() as tensors:
+            tensors += self._caches.allocate(*self._caches.size)
 
     def _bind_tier(self) -> None:
         """Let pages be moved from and to the cache that the layers hold now."""
         if self.tier is not None:
-            self.tier.bind(self._cached_layers(), self._caches.num_checkpoints)
+            self.tier.bind(self._cached_layers(), self._caches.size[1])
 
     def _cached_layers(self) -> CachedLayers:
         facts, layers = self._config.model.facts, self._attention_layers()
@@ -317,7 +318,7 @@ class ModelRunner:
         if self._transferred is None:
             self._transferred = TransferredPages(
                 self._cached_layers(),
-                self._caches.num_checkpoints,
+                self._caches.size[1],
                 self._share,
                 self._device.torch_device,
             )

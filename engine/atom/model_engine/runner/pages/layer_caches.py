@@ -30,15 +30,14 @@ class CacheShape:
 @dataclass(slots=True)
 class LayerCaches:
     """Allocate and release the layers' caches. layers: returns those of the model and its drafter
-    that keep something of sequences; num_blocks, num_checkpoints: that the cache on which steps run
-    was given."""
+    that keep something of sequences; size: the blocks and checkpoints of the cache on which steps
+    run."""
 
     config: Config
     layout: KvLayout
     place: kv_cache.Place
     layers: Callable[[], Sequence[CachedLayer]]
-    num_blocks: int = 0
-    num_checkpoints: int = 0
+    size: tuple[int, int] = (0, 0)
 
     def shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self.config.cache.block_size, len(self.layout.groups))
