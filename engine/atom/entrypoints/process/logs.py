@@ -29,8 +29,17 @@ class _QueuedLogs(logging.handlers.QueueHandler):
         console.setFormatter(
             logging.Formatter(f"%(asctime)s %(levelname)s {name}%(name)s: %(message)s")
         )
-        self.writer = logging.handlers.QueueListener(records, console)
-        self.writer.start()
+        self._writer: logging.handlers.QueueListener | None = logging.handlers.QueueListener(
+            records, console
+        )
+        self._writer.start()
+
+    def stop(self) -> None:
+        """Write the queued records and stop the thread. A second call does nothing: a caller that
+        restores the handlers of a process brings this one back."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.stop()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Shorten a logged path, which may have 64 KiB of the client's choice."""
@@ -57,9 +66,9 @@ def configure_logging(level: str, *, process: str = "") -> None:
 def flush_logs() -> None:
     """Write the queued records and stop the thread; later records are not written."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, _QueuedLogs) and handler.writer is not None:
+        if isinstance(handler, _QueuedLogs):
             logging.getLogger().removeHandler(handler)
-            handler.writer.stop()
+            handler.stop()
 
 
 def print_error(error: Exception | str) -> None:

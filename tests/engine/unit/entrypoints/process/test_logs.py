@@ -60,7 +60,7 @@ ERROR = """
 import logging, time
 from atom.entrypoints.process.logs import configure_logging, print_error
 configure_logging("info")
-console = logging.getLogger().handlers[0].writer.handlers[0]
+console = logging.getLogger().handlers[0]._writer.handlers[0]
 emit = console.emit
 console.emit = lambda record: (time.sleep(0.2), emit(record))  # as a slow terminal does
 logging.getLogger("atom").info("before")
@@ -72,3 +72,21 @@ def test_the_error_that_ends_a_program_is_its_last_line() -> None:
     before, last = stderr_of(ERROR).splitlines()
     assert before.endswith("INFO atom: before")
     assert last == "error: the end"
+
+
+RESTORED = """
+import logging
+from atom.entrypoints.process.logs import configure_logging, flush_logs
+configure_logging("info")
+root = logging.getLogger()
+(handler,) = root.handlers
+flush_logs()
+root.handlers = [handler]  # as a test does that restores what it found
+root.info("nobody writes this")
+flush_logs()
+print("flushed twice", file=__import__("sys").stderr)
+"""
+
+
+def test_a_handler_that_comes_back_after_a_flush_is_flushed_again() -> None:
+    assert stderr_of(RESTORED) == "flushed twice\n"
