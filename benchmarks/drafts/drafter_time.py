@@ -24,6 +24,7 @@ _CALLS = 50
 _OF_ACCEPTANCE = 0x1B873593
 
 
+@torch.inference_mode()
 def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, Any]:
     """Microseconds for drafts of so many rows, of what the slots hold since the last requests. The
     cache is not to be used afterwards: drafting writes to blocks that these no longer own."""
@@ -34,7 +35,6 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
     # A request may have ended where its context does, which has no room for drafts.
     state.num_computed.clamp_(max=engine.config.model.max_model_len - 1 - drafts)
 
-    @torch.inference_mode()
     def draft() -> None:
         make_drafts(steps._proposer, slots, wanted, drafts)  # type: ignore[attr-defined]
 
