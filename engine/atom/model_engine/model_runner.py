@@ -88,7 +88,6 @@ class ModelRunner:
         if links is not None and self._experts is not None:
             self._exchange = open_dispatch(config, links, self._experts, self._dtype)
         self._kv_dtype = kv_dtype(config, self._dtype, self._device)
-        # What the KV cache keeps, by groups of layers.
         kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
         self._layout = kv_layout(*kept, config.cache.block_size)
         self.tier = open_tier(config, self._layout, self._device, group, pages)
@@ -224,8 +223,8 @@ class ModelRunner:
         spaces = self._resolved.ops, self._lora_ops, self._ops
         check = SelfCheck(self._config, self._resolved, spaces, self._device, self._dtype)
         # Ranks that share experts run the same steps, and do not know each other's records.
-        others = self._exchange is not None
-        return check if check.is_due(self._all_say, with_others=others) else None
+        is_due = check.is_due(self._all_say, with_others=self._exchange is not None)
+        return check if is_due else None
 
     def _few_layers(self) -> AbstractContextManager[None]:
         """Return a context in which the model runs through one layer of each kind, if it may:

@@ -11,7 +11,7 @@ import asyncio
 from atom.errors import RequestError
 from atom.lora_config import LoraModule
 from atom.model_engine.control import CallCores, LoadLora, UnloadLora
-from atom.model_engine.front.loras.adapter_digests import AdapterDigests, adapter_digest
+from atom.model_engine.front.loras.adapter_digests import AdapterDigests, adapter_digest, unread
 from atom.model_engine.front.loras.served_loras import ServedLoras
 
 
@@ -37,13 +37,14 @@ class LoraChanges:
             before = self.loras.get(module.name)
             lora = self.loras.numbered(module)
             number = lora.request.lora_int_id
+            files = await asyncio.to_thread(adapter_digest, module.path)
             told = await self._call(LoadLora(number, module.path))
             refusal = next((each for each in told if each is not None), None)
             if refusal is not None:
                 await self._call(UnloadLora(number))  # of ranks that have it
                 raise RequestError(refusal, param="lora_path")
-            read = await asyncio.to_thread(adapter_digest, module.path)
-            self._digests.note(number, read)
+            now = await asyncio.to_thread(adapter_digest, module.path)
+            self._digests.note(number, now if now == files else unread())  # which ones were read?
             self.loras.add(lora)
             if before is not None:
                 await self._call(UnloadLora(before.request.lora_int_id))
