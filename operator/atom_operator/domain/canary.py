@@ -80,7 +80,6 @@ class PodsSeen:
     ready: int = 0  # of them serve
     load: bool = False  # they are being made, within a separate deadline
     digest: str | None = None  # of its status's pods, once the status describes these
-    lack_place: bool = False  # one of them waits for a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class CanaryPods:
     """Count the pods of a canary, and the replicas beside it."""
 
     digest: str | None = None  # of its pods, once its own status speaks of them
-    asked: int | None = None  # that it is to have; 0: they make way while others are replaced
+    asked: int | None = None  # that it is to have
     ready: int = 0  # of them serve
     beside: int | None = None  # replicas that can serve all requests without it
 

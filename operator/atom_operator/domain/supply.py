@@ -83,7 +83,6 @@ class Supply:
     nodes: tuple[NodeSupply, ...]
     stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
     lost: frozenset[str] = frozenset()  # nodes that report no more: their ending pods stay
-    yielding: int = 0  # pods of its canary and of its other role that leave their places soon
     arrived: int = 0  # pods of ours of the wanted revision that have a node and stay
     pods_per_replica: int = 1
     lacking: str | None = None  # why no node has the device at all

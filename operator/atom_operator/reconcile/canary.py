@@ -69,7 +69,6 @@ from atom_operator.validation.role_pods import decode_pods
 _MOST_ASKED_PODS = 8  # a fair sample of more
 # A canary that served and does not come back is given up after this.
 _PATIENCE = timedelta(minutes=10)
-_MAKES_WAY = "its pods had no place, and wait until the pods beside them are replaced"
 _HOPELESS = (Reason.DEADLINE_EXCEEDED, Reason.ROLLED_BACK)
 
 
@@ -136,18 +135,13 @@ async def look_at_canary(
     canary = Canary(
         naming.canary_name(key),
         state,
-        _sized(canary_spec(raw, spec, state.pods.asked or None), state) if has_pods else None,
+        canary_spec(raw, spec, state.pods.asked) if has_pods else None,
         len(asked.steps),
         is_there=has_pods and _has_service(child),
         keeps=replicas_kept(state, observed.at),
     )
     promoted = state.phase in (CanaryPhase.PROMOTING, CanaryPhase.PROMOTED)
     return CanaryLook(promoted_spec(raw, spec) if promoted else raw, canary, asked)
-
-
-def _sized(wanted: dict[str, Any], state: CanaryState) -> dict[str, Any]:
-    """Return the canary's spec, suspended with all of its roles while it makes way for others."""
-    return {**wanted, "suspend": True} if state.pods.asked == 0 else wanted
 
 
 def canary_in_force(key: ObjectKey, parent: Manifest, observed: Observed) -> Canary | None:
@@ -197,23 +191,17 @@ def _written_into_spec(
     beside = _beside(spec, observed, before)
     state = replace(state, pods=CanaryPods(None, before.pods.asked, ready, beside))
     is_there, keeps = _has_service(child), replicas_kept(state, observed.at)
-    lack = _lacks_place(child)
-    stay = pods_that_stay(int((child.get("spec") or {}).get("replicas", 1)), ready, lack_place=lack)
-    if not stay:
-        return None  # it carries nothing, and would take the place of a pod beside it
+    stay = pods_that_stay(int((child.get("spec") or {}).get("replicas", 1)), ready)
     wanted = {**(child.get("spec") or {}), "replicas": stay}
     name = naming.canary_name(key)
     return Canary(name, state, wanted, is_there=is_there, keeps=keeps)
 
 
 def _is_rolling(observed: Observed) -> bool:
-    """Return whether pods of an older revision are left beside the canary, or new ones missing, or
-    pods that end leave their places to others."""
+    """Return whether pods of an older revision are left beside the canary, or new ones missing."""
     running = observed.deployment
     return running is not None and (
-        running.replicas > running.updated
-        or running.updated < running.desired
-        or bool(observed.places_left_soon)
+        running.replicas > running.updated or running.updated < running.desired
     )
 
 
@@ -260,14 +248,13 @@ async def _see(
     if serves and asked.analysis is not None and wanted.now is not None:
         name = ObjectKey(key.namespace, naming.canary_name(key))
         judgement = await reader.judge(name, asked.analysis)
-    makes_way = before is not None and before.pods.asked == 0
     progresses = condition_of(child, ConditionType.PROGRESSING).get("status") == "True"
     loads = progresses and ready.get("status") != "True"
     seen = CanarySeen(
         exists=True,
-        pods=PodsSeen(serves, count, loads, digest, _lacks_place(child)),
+        pods=PodsSeen(serves, count, loads, digest),
         hopeless=_hopeless(child, wanted.now),
-        words=_MAKES_WAY if makes_way else str(ready.get("message") or ""),
+        words=str(ready.get("message") or ""),
         judgement=judgement,
     )
     return _of_promotion(parent, seen, before)
@@ -282,15 +269,6 @@ def _has_all_pods(child: Manifest, *, is_ready: bool) -> bool:
     asked = int((child.get("spec") or {}).get("replicas", 1))
     updated = int((status.get("rollout") or {}).get("updated") or 0)
     return 0 < asked <= min(int(status.get("readyReplicas") or 0), updated)
-
-
-def _lacks_place(child: Manifest) -> bool:
-    """Return whether a pod of the canary waits for a node, or for room in a quota."""
-    scheduled, progressing = (
-        condition_of(child, kind) for kind in (ConditionType.SCHEDULED, ConditionType.PROGRESSING)
-    )
-    waits = scheduled.get("status") == "False" or progressing.get("reason") == Reason.PODS_REFUSED
-    return is_reported(child) and waits
 
 
 def _ready_pods(child: Manifest) -> int:

@@ -10,14 +10,12 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
-from atom_operator.children.naming import canary_name, prefill_name
 from atom_operator.children.workload import workload_kind
 from atom_operator.cluster.claims import ClaimReader
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     Manifest,
-    ObjectKey,
     Observed,
     Plan,
     PodRevision,
@@ -26,7 +24,6 @@ from atom_operator.domain import (
     RolloutStrategy,
     Supply,
 )
-from atom_operator.domain.placed_pods import PlacedPods
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.quota import refusal_of_new_pods
@@ -121,20 +118,7 @@ class RolloutChooser:
         if nodes is None or pods is None:
             return None
         picture = await self.fleet.devices(age) if plan.accelerator.claim else None
-        supply = supply_of(plan, nodes, pods, picture, asked)
-        return None if supply is None else replace(supply, yielding=_yielding(plan, pods, supply))
-
-
-def _yielding(plan: Plan, pods: PlacedPods, supply: Supply) -> int:
-    """Count the pods of the canary and of the other role that end, and those of a canary that makes
-    way, on nodes that take pods: successors get their places."""
-    key, canary = plan.identity.key, plan.canary
-    blocked = {node.name for node in supply.nodes if node.blockers}
-    makes_way = canary is not None and canary.state.pods.asked == 0
-    theirs = pods.of(ObjectKey(key.namespace, canary_name(key)))
-    others = pods.of(ObjectKey(key.namespace, prefill_name(key)))
-    going = [*(pod for pod in theirs if makes_way or pod.ends), *(p for p in others if p.ends)]
-    return sum(pod.node not in blocked for pod in going)
+        return supply_of(plan, nodes, pods, picture, asked)
 
 
 def _with_groups(plan: Plan, pods: PodRevision, observed: Observed) -> Plan:

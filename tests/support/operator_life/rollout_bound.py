@@ -11,8 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from atom_operator.domain import POD, Manifest
-from tests.support.in_memory_cluster.state import is_ready, is_terminal
-from tests.support.operator_life.canaries import canary_pods
+from tests.support.in_memory_cluster.state import is_terminal
 from tests.support.operator_life.groups import leader_of
 from tests.support.operator_life.places import fits, needs_several, old_pods
 
@@ -79,14 +78,12 @@ class RolloutBound:
         return 0 if asked == "Surge" and not self.life.scene.groups else 1
 
     def _places(self, workload: Manifest) -> int:
-        """Replicas that have their nodes, those that end included, or would find one: also where
-        a canary of the model waits for its first answer, which makes way."""
+        """Replicas that have their nodes, those that end included, or would find one."""
         own = filter(self.life.is_own, self.life.state.all(POD))
         gone = {None, *self.life.state.lost}  # what is on a node that reports no more gives nothing
         held = [p for p in own if p["spec"].get("nodeName") not in gone and not is_terminal(p)]
         replicas = len(held) // (_GROUP_SIZE if self.life.scene.groups else 1)
-        idle = [pod for pod in canary_pods(self.life) if not is_ready(pod)]
-        if replicas >= self.before or fits(self.life.state, workload, idle):
+        if replicas >= self.before or fits(self.life.state, workload, ()):
             return self.before
         return replicas
 

@@ -24,10 +24,10 @@ def pods_of_share(weight: int, beside: int) -> int:
     return max(1, -(-min(weight, 100) * beside // 100))
 
 
-def pods_that_stay(pods: int, ready: int, *, lack_place: bool) -> int:
+def pods_that_stay(pods: int, ready: int) -> int:
     """Return the pods of a canary while others are replaced: one that waits would take the place
-    that an old pod leaves to its successor. The last pod stays if it has a place."""
-    return min(pods, max(0 if lack_place else 1, ready))
+    that an old pod leaves to its successor."""
+    return min(pods, max(1, ready))
 
 
 def carried_share(asked: CanaryAsked, weight: int, ready: int, beside: int) -> int:

@@ -49,10 +49,7 @@ def next_state(
     wait = state.wait
     words = "; ".join(filter(None, (wait.words, left_over(asked, decided))))
     waits = wait.since is not None and now - wait.since >= PATIENCE
-    rolls = seen.others.roll or state.phase is CanaryPhase.PROMOTING
-    makes_way = rolls and before is not None and before.pods.asked == 0
-    waits = waits and not seen.pods.load and not makes_way
-    wait = replace(wait, words=words, stalled=wait.stalled or waits)
+    wait = replace(wait, words=words, stalled=wait.stalled or (waits and not seen.pods.load))
     state = replace(state, wait=wait, decided=decided)
     if state.phase in _OVER:
         began = before.since if before is not None and before.phase is state.phase else now
@@ -61,9 +58,8 @@ def next_state(
         return replace(state, since=began, pods=pods)
     ready, beside = seen.pods.ready, seen.others.can_serve
     count = pods_asked(asked, state.step, beside)
-    lack = seen.pods.lack_place or makes_way
-    if rolls and (asked.replicas is None or lack):
-        count = pods_that_stay(count, ready, lack_place=lack)
+    if asked.replicas is None and (seen.others.roll or state.phase is CanaryPhase.PROMOTING):
+        count = pods_that_stay(count, ready)
     return replace(state, pods=CanaryPods(seen.pods.digest, count, ready, beside))
 
 

@@ -55,7 +55,7 @@ def _room_on_nodes(
         if held is not None and current.strategy is _SURGE and not pods.leaving:
             return Rollout(_IN_PLACE, held)
         return current  # the missing resource is not counted, and old pods need not hold it
-    if pods.leaving > supply.stuck or supply.yielding:
+    if pods.leaving > supply.stuck:
         return current  # the place of an old pod comes free yet
     if pods.arrived is not None and supply.arrived > pods.arrived:
         return current  # the waiting pod has found a node since it was observed

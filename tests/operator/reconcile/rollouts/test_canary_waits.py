@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 from typing import Any
@@ -16,21 +15,12 @@ from atom_operator.canary_spec import canary_spec, pods_digest
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import ATOM_DEPLOYMENT, POD, Manifest, RequestCounts
-from atom_operator.domain.canary import (
-    CanaryAsked,
-    CanarySeen,
-    CanaryState,
-    CanaryStep,
-    OthersSeen,
-    PodsSeen,
-)
 from atom_operator.kinds import HTTP_ROUTE
 from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
-from atom_operator.plan.canary.steps import next_state
 from atom_operator.validation.parsing import parse_spec
 from tests.operator.reconcile.rollouts.test_canary import CANARY, MINUTE, Story, a_canary
 from tests.support.cluster.gateways import says, take_up_route
-from tests.support.operator.builders_operator import KEY, NOW, condition, reconciler
+from tests.support.operator.builders_operator import KEY, condition, reconciler
 from tests.support.operator.spec_mutations import Mutation, mutations
 
 LONG = timedelta(minutes=11)
@@ -60,42 +50,6 @@ def test_a_canary_whose_own_spec_is_refused_says_so_at_once() -> None:
     story.ask(a_canary())
     story.serve()
     is_going_on(story)
-
-
-@pytest.mark.parametrize("replicas", [None, 2])
-def test_pods_of_a_canary_without_a_place_make_way_while_others_are_replaced(
-    replicas: int | None,
-) -> None:
-    asked = CanaryAsked("a", (CanaryStep(50, 60),), None, None, replicas=replicas)
-
-    def look(
-        before: CanaryState | None,
-        *,
-        roll: bool,
-        ready: int = 0,
-        lack: bool = False,
-        hours: int = 0,
-        to: CanaryAsked = asked,
-    ) -> CanaryState:
-        pods, others = PodsSeen(ready=ready, lack_place=lack), OthersSeen(can_serve=4, roll=roll)
-        seen = CanarySeen(exists=True, known=True, pods=pods, others=others)
-        return next_state(to, seen, before, NOW + timedelta(hours=hours))
-
-    waits = look(None, roll=False, lack=True)
-    assert waits.pods.asked == 2
-    away = look(waits, roll=True, lack=True)
-    assert away.pods.asked == 0
-    later = look(away, roll=True, hours=1)
-    assert later.pods.asked == 0, "no pod is left that could lack a place"
-    assert not later.wait.stalled
-    assert look(later, roll=False, hours=1).pods.asked == 2
-    promoted = replace(asked, decision="Promote")
-    for lack in (True, False):
-        away = look(waits, roll=False, lack=lack, to=promoted)
-        assert away.pods.asked == (0 if lack else replicas or 1)
-        assert look(away, roll=False, to=promoted).pods.asked == away.pods.asked
-    assert look(waits, roll=True, ready=1, lack=True).pods.asked == 1
-    assert look(waits, roll=True).pods.asked == (replicas or 1), "one that loads has a place"
 
 
 def test_a_name_that_is_taken_is_no_progress() -> None:

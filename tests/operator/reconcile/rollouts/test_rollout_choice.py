@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
@@ -178,19 +177,6 @@ async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
     chosen = await change(cluster, maxModelLen=512)
     assert chosen["strategy"] == "InPlace"
     assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
-
-
-@pytest.mark.parametrize(("owner", "waits"), [("chat-canary", True), ("others", False)])
-async def test_a_place_that_its_own_canary_gives_back_is_waited_for(
-    owner: str, waits: bool
-) -> None:
-    cluster = await one_of_two_replaced(lambda made: unschedulable_pod(made, NO_ROOM))
-    taken = cluster.find(POD, "other-1")["metadata"]
-    taken["labels"] = {LABEL_DEPLOYMENT: owner}
-    taken["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    for _ in range(2):
-        await reconciler(cluster).reconcile(KEY)
-    assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == (1 if waits else 2)
 
 
 async def test_an_old_picture_of_the_nodes_stops_no_pod_that_serves() -> None:
