@@ -224,7 +224,13 @@ class Autoscaling:
     @property
     def fewest(self) -> int:
         """Return the fewest replicas to request."""
-        return max(self.min_replicas, min(self.kept_replicas, self.ceiling))
+        return max(self.min_replicas, self.kept_replicas)
+
+    @property
+    def most(self) -> int:
+        """Return the most replicas to request now: a rollout that is short of places keeps its
+        number, even above the ceiling, because fewer would stop pods that serve."""
+        return max(self.ceiling, self.kept_replicas)
 
     @property
     def pending(self) -> int:

@@ -15,8 +15,9 @@ from tests.support.operator_life.wider import RULES
 # by the rules of the pods before it. 65: a fight for the replicas of what was rolled back.
 # 3000201: a pod of a revision that was replaced in the moment in which its ReplicaSet makes it.
 DAILY = (23,)
-# 6000402: a node comes in the moment in which a pod is to be replaced in its place.
-MORE = (0, 1, 2, 35, 65, 3000201, 6000402)
+# 6000402: a node comes in the moment in which a pod is to be replaced in its place. 8001101: an
+# autoscaler of fewer replicas is asked for while a rollout is short of places.
+MORE = (0, 1, 2, 35, 65, 3000201, 6000402, 8001101)
 
 
 def live(seed: int) -> None:
@@ -55,6 +56,13 @@ def test_fewer_replicas_during_a_rollout_stop_no_pod_that_is_needed(
     """Replicas without a place let one pod more be away; of fewer replicas each has its place."""
     where = scene(devices=8, nodes=4, replicas=replicas, wider=Wider(rule="spread over hosts"))
     steps = (("ask_for_a_length", 512, after), ("ask_for_replicas", fewer, 900))
+    assert broken(told(where, steps)) is None
+
+
+@pytest.mark.parametrize("keda", [False, True])
+def test_an_autoscaler_asked_for_in_a_rollout_short_of_places_stops_no_pod(keda: bool) -> None:
+    where = scene(devices=8, nodes=3, replicas=5, keda=keda)
+    steps = (("ask_for_a_length", 512, 20), ("ask_for_an_autoscaler", 4, 900))
     assert broken(told(where, steps)) is None
 
 

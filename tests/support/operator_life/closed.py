@@ -7,6 +7,7 @@ windows and turns meet roles, canaries, profiles, default images, routes and ope
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from atom_operator.domain import Manifest, ObjectKey
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.canaries import draw_canary_story
+from tests.support.operator_life.groups import leader_of
 from tests.support.operator_life.happenings import HAPPENINGS, Kind
 from tests.support.operator_life.pairs import draw_pair_story, prefill_name
 from tests.support.operator_life.promise import promise
@@ -30,6 +32,7 @@ _OTHER = ObjectKey("default", "other")
 _REVISION = "serving.atom.dev/revision"
 _FAILED = "serving.atom.dev/failed-revision"
 _DAY_SECONDS = 86_400.0
+_GROUP_SIZE = 2
 
 
 def ask_for_a_window(life: Life, opens_in_minutes: int | None, minutes: int) -> None:
@@ -131,8 +134,16 @@ class ClosedPromises:
         self.revisions[name] = now
         if now in (None, before) or before is None or _FAILED in notes:
             return False
-        serving = {_revision(pod) for pod in self.life.pods_of(name) if is_ready(pod)}
-        return serving == {before}
+        return {_revision(pod) for pod in self._serving(name)} == {before}
+
+    def _serving(self, name: str) -> list[Manifest]:
+        """Return the pods that are ready; of a group none while one of it is not: it serves as a
+        whole."""
+        ready = [pod for pod in self.life.pods_of(name) if is_ready(pod)]
+        found = Counter(map(leader_of, ready))
+        return [
+            pod for pod in ready if leader_of(pod) is None or found[leader_of(pod)] == _GROUP_SIZE
+        ]
 
     def _is_at_rest(self) -> bool:
         """Whether every pod of both roles is of the revision that its workload asks for."""

@@ -44,8 +44,8 @@ def horizontal_pod_autoscaler(
         "metadata": naming.metadata(identity, identity.key.name),
         "spec": {
             "scaleTargetRef": scale_target(identity.key, engine),
-            "minReplicas": max(1, wanted.fewest, min(_kept(canary), wanted.ceiling)),
-            "maxReplicas": wanted.ceiling,
+            "minReplicas": max(1, wanted.fewest, min(_kept(canary), wanted.most)),
+            "maxReplicas": wanted.most,
             "metrics": metrics,
             "behavior": scaling_behavior(wanted),
         },

@@ -36,7 +36,7 @@ def scaled_object(
         "spec": {
             "scaleTargetRef": scale_target(identity.key, engine),
             "minReplicaCount": wanted.fewest,
-            "maxReplicaCount": wanted.ceiling,
+            "maxReplicaCount": wanted.most,
             "pollingInterval": _POLLING_SECONDS,
             "cooldownPeriod": wanted.cooldown_seconds,
             # A Prometheus that is down reports nothing about the load.

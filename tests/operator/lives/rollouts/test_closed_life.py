@@ -10,9 +10,10 @@ from tests.support.operator_life.closed import CLOSED_HAPPENINGS, draw_closed_st
 from tests.support.operator_life.lives import broken_seed
 
 # 6000059: an edited profile waits for its turn, and then for its window. 5000285: the Deployment is
-# deleted while a change waits for its window.
+# deleted while a change waits for its window. 8000044: a group moves off sick devices, and a
+# part of it is still ready when the change begins.
 DAILY = (0, 1)
-MORE = (5000285, 6000059)
+MORE = (5000285, 6000059, 8000044)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,13 @@ def test_the_judge_tells_of_a_profile_that_waits_unnamed(monkeypatch: pytest.Mon
     found = broken(told(scene(devices=4), steps))
     assert found is not None
     assert "Ready is true, and sites are {None}" in found
+
+
+def test_a_group_of_which_a_part_is_ready_is_none_that_a_window_keeps() -> None:
+    where = scene(devices=2, nodes=2, groups=True)
+    steps = (
+        ("let_others_hold_the_turn", 20),
+        ("ask_for_a_length", 512, 20),
+        ("let_devices_fall_sick", 1, 8, "plugin", 1300),
+    )
+    assert broken(told(where, steps)) is None
