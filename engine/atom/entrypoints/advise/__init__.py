@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
+from atom.sizing.options.drafting import USUAL_DRAFTS_TEXT
 
 OUTPUTS = ("table", "json", "yaml", "html")
 QUANTIZATIONS = ("auto", "none", "fp8", "mxfp4")
@@ -192,8 +193,7 @@ def _add_extras(parser: argparse.ArgumentParser) -> None:
         "--num-speculative-tokens",
         type=_devices,
         metavar="N",
-        help="most drafts of a row and step; default: that of the API, 1 with mtp and eagle3, "
-        "else 5",
+        help=f"most drafts of a row and step; default: that of the API, {USUAL_DRAFTS_TEXT}",
     )
     add(
         "--acceptance",

@@ -12,6 +12,7 @@ MOST_DRAFTS = 16
 USUAL_DRAFTS = 5
 # Layers are trained for one draft.
 _OF_ONE_DRAFT = ("mtp", "eagle3")
+USUAL_DRAFTS_TEXT = f"1 with {' and '.join(_OF_ONE_DRAFT)}, else {USUAL_DRAFTS}"
 
 
 def usual_drafts(method: str) -> int:
@@ -53,7 +54,6 @@ class SpeculationFlags:
         within=Range(1, MOST_DRAFTS),
         crd=CrdField(
             "engine.speculative.tokens",
-            "Tokens drafted per sequence and step, at most; default: "
-            f"1 with {' and '.join(_OF_ONE_DRAFT)}, else {USUAL_DRAFTS}.",
+            f"Tokens drafted per sequence and step, at most; default: {USUAL_DRAFTS_TEXT}.",
         ),
     )
