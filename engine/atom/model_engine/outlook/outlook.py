@@ -58,10 +58,11 @@ class Outlook:
         self._costs.ended()
 
     def pause(self, now: float, scheduler: Scheduler) -> None:
-        """Learn from the last step, and predict, before the engine waits."""
-        self._costs.learn(now)
-        self._refreshed_at = now
-        self._refresh(now, scheduler)
+        """Learn from the last step, and predict, before the engine waits. An engine that waits on
+        has learned nothing since."""
+        if self._costs.learn(now):
+            self._refreshed_at = now
+            self._refresh(now, scheduler)
 
     def turn(self, now: float, scheduler: Scheduler) -> None:
         """Learn from the steps that are known; at times, predict again."""

@@ -68,11 +68,13 @@ class StepCosts:
         engine begins."""
         self._clock.ended()
 
-    def learn(self, now: float) -> None:
-        """Take in the times of the steps whose tokens are known. Also called before the engine
-        waits: the time until the next step belongs to none."""
+    def learn(self, now: float) -> bool:
+        """Take in the times of the steps whose tokens are known; return whether there are any. Also
+        called before the engine waits: the time until the next step belongs to none."""
+        before = self.timed_steps_total
         for step, seconds in self._clock.turn(now):
             self._take(step, seconds)
+        return self.timed_steps_total > before
 
     def _take(self, step: Noted, seconds: float) -> None:
         kind = self._prompts if step.prompt_tokens else self._plain
