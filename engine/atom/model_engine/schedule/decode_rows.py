@@ -35,8 +35,8 @@ class DecodeRows:
         self._preempt = preempt
 
     def take(self, slots: Slots, *, outstanding: bool, prefilling: bool) -> Slots | None:
-        """Return those of the running `slots` whose next input is a token that was sampled, each
-        with a block to write it to; None if that takes a preemption which has to wait for
+        """Return the running `slots` whose next input is a sampled token, each with a block to
+        write that token to; None if that takes a preemption which has to wait for
         outstanding tokens. prefilling: rows have given tokens left to compute."""
         rows = self._rows
         if outstanding:

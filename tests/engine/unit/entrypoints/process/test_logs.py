@@ -75,16 +75,16 @@ def test_the_error_that_ends_a_program_is_its_last_line() -> None:
 
 
 RESTORED = """
-import logging
+import logging, sys
 from atom.entrypoints.process.logs import configure_logging, flush_logs
 configure_logging("info")
 root = logging.getLogger()
 (handler,) = root.handlers
 flush_logs()
 root.handlers = [handler]  # as a test does that restores what it found
-root.info("nobody writes this")
+root.info("its writer has ended")
 flush_logs()
-print("flushed twice", file=__import__("sys").stderr)
+print("flushed twice", file=sys.stderr)
 """
 
 
